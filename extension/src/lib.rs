@@ -1,0 +1,2 @@
+//! The Postgres extension of pgdog.
+pgrx::pg_module_magic!();

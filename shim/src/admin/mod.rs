@@ -1,0 +1,1 @@
+//! Operator verbs on the admin database.

@@ -1,0 +1,1 @@
+//! Start, run, reload and stop.

@@ -1,0 +1,1 @@
+//! Configuration files: `pgdog.toml` and `users.toml`.

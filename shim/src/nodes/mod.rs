@@ -1,0 +1,3 @@
+//! The extension's SQL API, typed: topology, positions, instances, tasks.
+
+pub mod topology;

@@ -1,0 +1,67 @@
+//! An immutable picture of the cluster, as the nodes themselves tell it. Pure data.
+
+use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
+use pgdog_core::placement::TableRule;
+
+/// One database's shards and placement, replaced as a whole when it changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Topology {
+    /// Cluster-wide version; changed by flips only.
+    pub version: TopologyVersion,
+    /// The serving shards in order: index = shard number.
+    pub shards: Vec<ShardNodes>,
+    /// Sharded tables with their rule; `route::LookupKey::rule` indexes this.
+    pub sharded: Vec<ShardedTable>,
+    /// Omnisharded tables as (schema, name).
+    pub omnisharded: Vec<(String, String)>,
+    /// What to do with tables that are neither.
+    pub unlisted: Unlisted,
+}
+
+/// Addresses and fence counter of one shard.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardNodes {
+    /// 0-based number.
+    pub shard: ShardNumber,
+    /// This shard's own epoch, to be carried by statements sent there.
+    pub epoch: Epoch,
+    /// Where writes go.
+    pub primary: Address,
+    /// Physical replicas.
+    pub replicas: Vec<Address>,
+}
+
+/// Where a node listens and the name of the database there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Address {
+    /// Host name or IP address.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Name of the database on that server.
+    pub database: String,
+}
+
+/// A declared sharded table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShardedTable {
+    /// Schema.
+    pub schema: String,
+    /// Table, or empty: every table with that column.
+    pub table: String,
+    /// Sharding key.
+    pub column: String,
+    /// 0-based position of the key among the table's live columns, for INSERT without a column list.
+    pub position: Option<usize>,
+    /// How a key becomes a shard.
+    pub rule: TableRule,
+}
+
+/// Tables that nobody declared, on a database with more than one shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unlisted {
+    /// Refused with a hint (the default).
+    Refused,
+    /// Treated as omnisharded.
+    Omnisharded,
+}

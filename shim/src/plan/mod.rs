@@ -1,0 +1,147 @@
+//! What a statement is: facts read from libpg_query's tree, cached by text. Pure.
+//!
+//! A fact here is about the text alone. Which tables are sharded is the router's business.
+
+use std::ops::Range;
+
+/// Everything known about one message's SQL text. Empty for an empty query string.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The statements in the order of the text.
+    pub statements: Vec<Statement>,
+}
+
+/// One statement of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Statement {
+    /// What kind of statement it is.
+    pub kind: Kind,
+    /// Where it stands in the text, in bytes.
+    pub span: Range<usize>,
+    /// Every stored relation that it names, once per appearance; names of CTEs are not here.
+    pub relations: Vec<Relation>,
+    /// A hint in the text: `/* pgdog_shard: 1 */` or `/* pgdog_sharding_key: x */`.
+    pub hint: Option<Hint>,
+    /// Highest parameter number used (`$n`), 0 for none.
+    pub params: usize,
+}
+
+/// Manual routing written in a comment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hint {
+    /// To this shard.
+    Shard(u16),
+    /// To the shard of this key.
+    Key(String),
+}
+
+/// The kinds of statement that are told apart.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    /// A SELECT, VALUES, TABLE, SHOW of a PostgreSQL setting or EXPLAIN of one of them that changes nothing.
+    Read,
+    /// INSERT, UPDATE, DELETE, MERGE, SELECT FOR UPDATE/SHARE, SELECT of functions known to
+    /// write (nextval, setval, pg_advisory_*, lo_*, `pgdog.next_id` ...), data-modifying CTEs,
+    /// CALL, DO, and everything else that must run on a primary.
+    Write,
+    /// A SELECT that calls `pgdog.shard_table`, `pgdog.omni_table` or `pgdog.unshard_table`: it must
+    /// run on every shard in one transaction.
+    Placement,
+    /// A definition: runs on every shard.
+    Ddl {
+        /// False for CREATE INDEX CONCURRENTLY, VACUUM and the like.
+        transactional: bool,
+    },
+    /// `COPY ... FROM STDIN`.
+    CopyIn,
+    /// `COPY ... TO STDOUT`.
+    CopyOut,
+    /// `BEGIN` / `START TRANSACTION`.
+    Begin {
+        /// `READ ONLY` or `READ WRITE` when the text says so.
+        read_only: Option<bool>,
+    },
+    /// `COMMIT` / `END`; `chain` for `AND CHAIN`.
+    Commit {
+        /// `AND CHAIN`.
+        chain: bool,
+    },
+    /// `ROLLBACK` / `ABORT`.
+    Rollback {
+        /// `AND CHAIN`.
+        chain: bool,
+    },
+    /// `SAVEPOINT name`.
+    Savepoint(String),
+    /// `ROLLBACK TO name`.
+    RollbackTo(String),
+    /// `RELEASE name`.
+    Release(String),
+    /// `PREPARE TRANSACTION`, `COMMIT PREPARED`, `ROLLBACK PREPARED`: a client's own two-phase commit.
+    TwoPhase,
+    /// `SET [LOCAL|SESSION] name = value`, also `set_config('name', 'value', local)` as the only
+    /// target of a SELECT with constant arguments. `None` is `DEFAULT`.
+    Set {
+        /// Lower-case name.
+        name: String,
+        /// The value as text; lists are joined with `, `.
+        value: Option<String>,
+        /// `LOCAL`.
+        local: bool,
+        /// True when it was written as `SELECT set_config(...)`.
+        as_select: bool,
+    },
+    /// `SET SERVER XACT TIMESTAMP '...'` — this product's own statement.
+    SetServerTimestamp(String),
+    /// `RESET name`, or `None` for `RESET ALL`.
+    Reset(Option<String>),
+    /// `SHOW name`, lower case.
+    Show(String),
+    /// `DISCARD ALL`, `DISCARD PLANS` ...; true for ALL.
+    Discard {
+        /// `DISCARD ALL`.
+        all: bool,
+    },
+    /// SQL-level `PREPARE`, `EXECUTE`, `DEALLOCATE`, `LISTEN`, `UNLISTEN`, `NOTIFY`, `DECLARE CURSOR`,
+    /// `FETCH`, `MOVE`, `CLOSE`, `LOCK`, `LOAD` and temporary tables: bound to one server connection.
+    Session,
+    /// `EXPLAIN (PGDOG) statement`: the inner statement is planned in `relations`.
+    ExplainRoute,
+}
+
+/// One appearance of a stored relation in a statement.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Relation {
+    /// Schema, when the text names one.
+    pub schema: Option<String>,
+    /// Name as PostgreSQL folds it.
+    pub name: String,
+    /// True when rows of it are written.
+    pub written: bool,
+    /// `column = value` facts that every touched row of this appearance fulfils (top-level ANDs only;
+    /// several values mean "one of": IN, = ANY, rows of a VALUES list).
+    pub bound: Vec<(String, Vec<Value>)>,
+    /// `column = other.column` facts: (own column, index into `relations`, other's column).
+    pub joined: Vec<(String, usize, String)>,
+    /// INSERT without a column list: one row of values per inserted row, by position.
+    pub positional: Option<Vec<Vec<Value>>>,
+    /// Columns assigned by an UPDATE (or ON CONFLICT DO UPDATE / MERGE), with the value where it is plain.
+    pub assigned: Vec<(String, Option<Value>)>,
+    /// Columns given to an INSERT in order, empty when it has no list.
+    pub insert_columns: Vec<String>,
+}
+
+/// A value as the text has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A constant, in PostgreSQL's text form.
+    Text(String),
+    /// `NULL`.
+    Null,
+    /// A bind parameter, 1-based.
+    Param(usize),
+    /// An array bind parameter (`= ANY($1)`), 1-based.
+    ArrayParam(usize),
+    /// Something that cannot be known from the text.
+    Unknown,
+}

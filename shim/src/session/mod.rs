@@ -1,0 +1,1 @@
+//! One client: authenticate, then read, plan, route, pool, forward, observe, settle.

@@ -1,0 +1,1 @@
+//! Hands of the state machine that grows a cluster.
