@@ -1,0 +1,222 @@
+//! `[general]` and `[admin]`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// A duration as the files write it: whole milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub struct Ms(pub u64);
+
+impl From<Ms> for Duration {
+    fn from(ms: Ms) -> Self {
+        Duration::from_millis(ms.0)
+    }
+}
+
+impl fmt::Display for Ms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.0)
+    }
+}
+
+/// `[general]`: settings of the shim as a whole.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct General {
+    /// Address to listen on.
+    pub host: String,
+    /// TCP port to listen on.
+    pub port: u16,
+    /// Threads of the runtime.
+    pub workers: usize,
+    /// Server connections per node and user, at most.
+    pub default_pool_size: usize,
+    /// Server connections per node and user that are kept open when idle.
+    pub min_pool_size: usize,
+    /// How long a client keeps its server connection.
+    pub pooler_mode: PoolerMode,
+    /// How long a client waits for a server connection.
+    pub checkout_timeout: Ms,
+    /// After how long an idle server connection is closed.
+    pub idle_timeout: Ms,
+    /// How long a connection attempt to a node may take.
+    pub connect_timeout: Ms,
+    /// How long a query may run; no limit when absent.
+    pub query_timeout: Option<Ms>,
+    /// How long a client may take to log in.
+    pub client_login_timeout: Ms,
+    /// How long a stop waits for open transactions.
+    pub shutdown_timeout: Ms,
+    /// How clients prove who they are.
+    pub auth_type: AuthType,
+    /// Where OpenMetrics are served; off when absent.
+    pub openmetrics_port: Option<u16>,
+    /// Where `/health` answers; off when absent.
+    pub healthcheck_port: Option<u16>,
+    /// Whether plain reads may go to a primary that has replicas.
+    pub read_write_split: ReadWriteSplit,
+    /// What in a transaction decides that it goes to the primary.
+    pub read_write_strategy: ReadWriteStrategy,
+    /// How a replica is chosen among those that qualify.
+    pub load_balancing_strategy: BalancingStrategy,
+    /// Whether writes to several shards are committed in two phases.
+    pub two_phase_commit: bool,
+    /// How long a read waits for a replica to reach its floor.
+    pub min_lsn_wait: Ms,
+    /// Whether a read whose floor no replica reaches in time goes to the primary.
+    pub min_lsn_primary_fallback: bool,
+    /// What happens with tables that nobody declared, on more than one shard.
+    pub unlisted_tables: UnlistedTables,
+    /// How long a cutover may try before `cutover_timeout_action`.
+    pub cutover_timeout: Ms,
+    /// What happens when a cutover takes too long.
+    pub cutover_timeout_action: CutoverAction,
+    /// Whether the flag `provisioning` is taken out of the file after the activation.
+    pub cutover_save_config: bool,
+    /// Bytes of WAL a waiting task may retain on shard 0 before it is stopped; no limit when absent.
+    pub max_parked_wal: Option<u64>,
+    /// How often the replay positions of the nodes are sampled while nobody waits.
+    pub lsn_check_interval: Ms,
+}
+
+impl Default for General {
+    fn default() -> Self {
+        Self {
+            host: "0.0.0.0".to_owned(),
+            port: 6432,
+            workers: 2,
+            default_pool_size: 10,
+            min_pool_size: 1,
+            pooler_mode: PoolerMode::Transaction,
+            checkout_timeout: Ms(5_000),
+            idle_timeout: Ms(60_000),
+            connect_timeout: Ms(5_000),
+            query_timeout: None,
+            client_login_timeout: Ms(60_000),
+            shutdown_timeout: Ms(60_000),
+            auth_type: AuthType::Scram,
+            openmetrics_port: None,
+            healthcheck_port: None,
+            read_write_split: ReadWriteSplit::IncludePrimary,
+            read_write_strategy: ReadWriteStrategy::Conservative,
+            load_balancing_strategy: BalancingStrategy::Random,
+            two_phase_commit: true,
+            min_lsn_wait: Ms(100),
+            min_lsn_primary_fallback: false,
+            unlisted_tables: UnlistedTables::Refuse,
+            cutover_timeout: Ms(30_000),
+            cutover_timeout_action: CutoverAction::Abort,
+            cutover_save_config: false,
+            max_parked_wal: None,
+            lsn_check_interval: Ms(1_000),
+        }
+    }
+}
+
+/// How long a client keeps its server connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolerMode {
+    /// Until the end of the transaction.
+    #[default]
+    Transaction,
+    /// Until the client leaves.
+    Session,
+    /// Until the end of the statement.
+    Statement,
+}
+
+/// How clients prove who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AuthType {
+    /// SCRAM-SHA-256.
+    #[default]
+    Scram,
+    /// PostgreSQL's old challenge with MD5.
+    Md5,
+    /// Not at all.
+    Trust,
+}
+
+/// Whether plain reads may go to a primary that has replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadWriteSplit {
+    /// Reads go to any node of the shard.
+    #[default]
+    IncludePrimary,
+    /// Reads go to replicas as long as there is one that serves.
+    ExcludePrimary,
+}
+
+/// What in a transaction decides that it goes to the primary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadWriteStrategy {
+    /// Every transaction block goes to the primary unless it is declared `READ ONLY`.
+    #[default]
+    Conservative,
+    /// The first statement decides.
+    Aggressive,
+}
+
+/// How a replica is chosen among those that qualify.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BalancingStrategy {
+    /// At random.
+    #[default]
+    Random,
+    /// One after the other.
+    RoundRobin,
+    /// The one with the fewest open transactions.
+    LeastActiveConnections,
+}
+
+/// What happens with tables that nobody declared, on more than one shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnlistedTables {
+    /// Their statements are refused with a hint how to declare them.
+    #[default]
+    Refuse,
+    /// They count as omnisharded.
+    Omnisharded,
+}
+
+/// What happens when a cutover takes too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CutoverAction {
+    /// The task goes back to waiting for a cutover.
+    #[default]
+    Abort,
+    /// The cutover is tried again without end.
+    Cutover,
+}
+
+/// `[admin]`: the database that operators talk to.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Admin {
+    /// Name of the admin database.
+    pub name: String,
+    /// The only user who may log in to it.
+    pub user: String,
+    /// Password of that user; without one the admin database does not exist.
+    pub password: Option<String>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            name: "admin".to_owned(),
+            user: "admin".to_owned(),
+            password: None,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What is shown: files in PgDog's form are read with PgDog's meaning, and a mistake is answered with
+//! the place, the reason and the remedy.
+
+use super::*;
+
+const NODES: &str = r#"
+[[databases]]
+name = "prod"
+host = "10.0.0.1"
+[[databases]]
+name = "prod"
+host = "10.0.0.11"
+role = "replica"
+[[databases]]
+name = "prod"
+host = "10.0.0.2"
+shard = 1
+"#;
+
+const USERS: &str = r#"
+[[users]]
+name = "app"
+database = "prod"
+password = "s3cret"
+[[users]]
+name = "boss"
+database = "prod"
+password = "b"
+schema_admin = true
+"#;
+
+fn parse(extra: &str) -> Result<Config, ConfigError> {
+    Config::parse(&format!("{extra}\n{NODES}"), USERS)
+}
+
+fn with(extra: &str) -> Result<Config, ConfigError> {
+    Config::parse(&format!("{NODES}\n{extra}"), USERS)
+}
+
+fn problem_of(result: Result<Config, ConfigError>) -> String {
+    result.expect_err("must be refused").problems.join("\n")
+}
+
+#[test]
+fn defaults_are_those_of_pgdog() {
+    let config = parse("").unwrap();
+    assert_eq!(config.general.port, 6432);
+    assert_eq!(config.general.default_pool_size, 10);
+    assert_eq!(config.general.checkout_timeout, Ms(5_000));
+    assert_eq!(config.general.pooler_mode, PoolerMode::Transaction);
+    assert_eq!(config.databases[0].port, 5432);
+    assert_eq!(config.databases[0].database_on_node(), "prod");
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+}
+
+#[test]
+fn a_pgdog_file_with_idle_keys_is_accepted_with_one_warning_each() {
+    let config = parse(
+        "[general]\nhealthcheck_interval = 30000\nban_timeout = 1\nport = 6400\n\
+         [tcp]\nkeepalive = true\n[memory]\nnet_buffer = 1\n",
+    )
+    .unwrap();
+    assert_eq!(config.general.port, 6400);
+    assert_eq!(config.warnings.len(), 4, "{:?}", config.warnings);
+    assert!(config.warnings[0].contains("[memory]") || config.warnings[0].contains("[tcp]"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_name() {
+    let problem = problem_of(parse("[general]\ndefault_poolsize = 3"));
+    assert!(
+        problem.contains("unknown key default_poolsize"),
+        "{problem}"
+    );
+    assert!(
+        problem.contains("did you mean default_pool_size?"),
+        "{problem}"
+    );
+    let problem = problem_of(with("[[sharded_table]]\ndatabase = 'prod'"));
+    assert!(
+        problem.contains("did you mean sharded_tables?"),
+        "{problem}"
+    );
+    let users = "[[users]]\nname = 'a'\ndatabase = 'prod'\npasword = 'x'";
+    let problem = problem_of(Config::parse(NODES, users));
+    assert!(problem.contains("did you mean password?"), "{problem}");
+}
+
+#[test]
+fn keys_that_cannot_be_ignored_are_refused_with_the_reason() {
+    let problem = problem_of(parse("[general]\ntls_certificate = 'x.pem'"));
+    assert!(problem.contains("clear text"), "{problem}");
+    let table = "[[sharded_tables]]\ndatabase='prod'\ncolumn='v'\ncentroids=[[1.0]]";
+    assert!(problem_of(with(table)).contains("vectors"));
+}
+
+#[test]
+fn a_wrong_type_is_refused() {
+    assert!(problem_of(parse("[general]\nport = 'many'")).contains("pgdog.toml"));
+    assert!(problem_of(parse("[general]\nmin_lsn_wait = -1")).contains("pgdog.toml"));
+    assert!(problem_of(parse("[general")).contains("line 1"));
+}
+
+#[test]
+fn lookup_and_query_go_together() {
+    let table = "[[sharded_tables]]\ndatabase='prod'\ncolumn='a'\n";
+    assert!(problem_of(with(&format!("{table}lookup='accounts'"))).contains("go together"));
+    assert!(problem_of(with(&format!("{table}query='SELECT 1, 2'"))).contains("go together"));
+    assert!(with(&format!("{table}lookup='accounts'\nquery='SELECT 1, 2'")).is_ok());
+}
+
+#[test]
+fn a_lookup_query_refers_to_its_key_and_excludes_a_mapping() {
+    let table = "[[sharded_tables]]\ndatabase='prod'\nname='o'\ncolumn='a'\n";
+    let problem = problem_of(with(&format!("{table}lookup_query='SELECT 1'")));
+    assert!(problem.contains("$1"), "{problem}");
+    let both = format!(
+        "{table}lookup_query='SELECT $1'\nlookup_result='shard'\n\
+         mapping=[{{kind='list', values=[1], shard=0}}]"
+    );
+    assert!(problem_of(with(&both)).contains("exclude each other"));
+    let shard = problem_of(with(&format!("{table}lookup_result='shard'")));
+    assert!(shard.contains("needs a lookup_query"), "{shard}");
+}
+
+#[test]
+fn mappings_of_pgdog_go_to_their_table() {
+    let text = "[[sharded_tables]]\ndatabase='prod'\ncolumn='a'\n\
+        [[sharded_mappings]]\ndatabase='prod'\ncolumn='a'\nkind='list'\nvalues=[1,'x']\nshard=1\n\
+        [[sharded_mappings]]\ndatabase='prod'\ncolumn='a'\nkind='default'\nshard=0";
+    let config = with(text).unwrap();
+    let mapping = &config.sharded_tables[0].mapping;
+    assert_eq!(mapping.len(), 2);
+    assert_eq!(
+        mapping[0].values,
+        vec![Key::Number(1), Key::Text("x".to_owned())]
+    );
+    assert!(problem_of(with(&text.replace("shard=1", "shard=9"))).contains("shard 9"));
+    let orphan = text.replacen("column='a'", "column='b'", 1);
+    assert!(problem_of(with(&orphan)).contains("no [[sharded_tables]] entry"));
+}
+
+#[test]
+fn shards_are_numbered_without_a_gap_and_have_one_primary() {
+    let node = |shard: u16, more: &str| {
+        format!("[[databases]]\nname='prod'\nhost='10.0.1.{shard}'\nshard={shard}\n{more}")
+    };
+    assert!(problem_of(with(&node(1, ""))).contains("2 primaries"));
+    assert!(problem_of(with(&node(3, ""))).contains("shard 2 has no node"));
+    assert!(problem_of(with(&node(2, "role='replica'"))).contains("no primary"));
+    assert!(with(&node(2, "provisioning=true")).is_ok());
+    let gap = format!("{}\n{}", node(2, "provisioning=true"), node(3, ""));
+    assert!(problem_of(with(&gap)).contains("higher shard 3"));
+    let twice = "[[databases]]\nname='prod'\nhost='10.0.0.11'\nrole='replica'";
+    assert!(problem_of(with(twice)).contains("listed twice"));
+}
+
+#[test]
+fn an_admin_section_needs_a_password() {
+    assert!(problem_of(parse("[admin]\nuser = 'root'")).contains("no password"));
+    let config = parse("[admin]\npassword = 'p'").unwrap();
+    assert_eq!(config.admin.user, "admin");
+}
+
+#[test]
+fn a_table_is_sharded_or_omnisharded_once() {
+    let text = "[[sharded_tables]]\ndatabase='prod'\nname='o'\ncolumn='a'\n\
+                [[omnisharded_tables]]\ndatabase='prod'\ntables=['o', 'p', 'p']";
+    let problem = problem_of(with(text));
+    assert!(
+        problem.contains("both sharded and omnisharded"),
+        "{problem}"
+    );
+    assert!(problem.contains("p is listed twice"), "{problem}");
+    let problem = problem_of(with(
+        "[[omnisharded_tables]]\ndatabase='nope'\ntables=['x']",
+    ));
+    assert!(problem.contains("not in [[databases]]"), "{problem}");
+}
+
+#[test]
+fn users_have_a_database_and_a_password_and_keep_it_out_of_debug() {
+    let problem = problem_of(Config::parse(NODES, "[[users]]\nname='a'"));
+    assert!(
+        problem.contains("no database") && problem.contains("no password"),
+        "{problem}"
+    );
+    let config = parse("").unwrap();
+    assert!(!format!("{:?}", config.users).contains("s3cret"));
+    assert_eq!(config.control_user("prod").unwrap().name, "boss");
+    assert!(config.user("app", "other").is_none());
+}
+
+#[test]
+fn files_are_read_from_disk_and_users_may_be_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pgdog.toml");
+    let missing = Config::load(&path, &path).unwrap_err();
+    assert!(missing.to_string().contains("cannot read"));
+    std::fs::write(&path, NODES).unwrap();
+    let config = Config::load(&path, &dir.path().join("users.toml")).unwrap();
+    assert_eq!(config.path, path);
+    assert_eq!(config.users.users, vec![]);
+}

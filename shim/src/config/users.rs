@@ -1,0 +1,75 @@
+//! `users.toml`.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// The file as a whole.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(default)]
+pub struct Users {
+    /// `[[users]]`.
+    pub users: Vec<User>,
+}
+
+/// Someone who may log in.
+#[derive(Clone, PartialEq, Deserialize)]
+pub struct User {
+    /// Name, for the shim and on the nodes.
+    pub name: String,
+    /// The database the user may use.
+    pub database: Option<String>,
+    /// More databases the user may use.
+    #[serde(default)]
+    pub databases: Vec<String>,
+    /// The user may use every database.
+    #[serde(default)]
+    pub all_databases: bool,
+    /// Password, also used towards the nodes. Absent with trust only.
+    pub password: Option<String>,
+    /// Name on the nodes when it is another one.
+    pub server_user: Option<String>,
+    /// Password on the nodes when it is another one.
+    pub server_password: Option<String>,
+    /// Server connections per node at most; `default_pool_size` when absent.
+    pub pool_size: Option<usize>,
+    /// Server connections per node that stay open; `min_pool_size` when absent.
+    pub min_pool_size: Option<usize>,
+    /// The shim watches the nodes and does topology tasks as this user.
+    #[serde(default)]
+    pub schema_admin: bool,
+}
+
+impl User {
+    /// Whether the user may log in to that database.
+    pub fn may_use(&self, database: &str) -> bool {
+        self.all_databases
+            || self.database.as_deref() == Some(database)
+            || self.databases.iter().any(|d| d == database)
+    }
+
+    /// Name to log in to a node with.
+    pub fn name_on_node(&self) -> &str {
+        self.server_user.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Password to log in to a node with.
+    pub fn password_on_node(&self) -> Option<&str> {
+        self.server_password.as_deref().or(self.password.as_deref())
+    }
+}
+
+/// Passwords stay out of logs and panics.
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User")
+            .field("name", &self.name)
+            .field("database", &self.database)
+            .field("databases", &self.databases)
+            .field("all_databases", &self.all_databases)
+            .field("server_user", &self.server_user)
+            .field("pool_size", &self.pool_size)
+            .field("schema_admin", &self.schema_admin)
+            .finish_non_exhaustive()
+    }
+}
