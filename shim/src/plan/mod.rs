@@ -2,7 +2,22 @@
 //!
 //! A fact here is about the text alone. Which tables are sharded is the router's business.
 
+mod cache;
+
+use std::fmt;
 use std::ops::Range;
+
+pub use cache::{PlanCache, Planned};
+
+/// Reads the facts of a text. Nothing is resolved against a catalog.
+///
+/// # Errors
+/// The text is not in PostgreSQL's grammar.
+pub fn parse(_sql: &str) -> Result<Plan, PlanError> {
+    Err(PlanError {
+        message: "the parser is not connected yet".to_owned(),
+    })
+}
 
 /// Everything known about one message's SQL text. Empty for an empty query string.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +27,7 @@ pub struct Plan {
 }
 
 /// One statement of a text.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Statement {
     /// What kind of statement it is.
     pub kind: Kind,
@@ -22,8 +37,27 @@ pub struct Statement {
     pub relations: Vec<Relation>,
     /// A hint in the text: `/* pgdog_shard: 1 */` or `/* pgdog_sharding_key: x */`.
     pub hint: Option<Hint>,
+    /// `/* pgdog_role: primary */` in the text.
+    pub role: Option<RoleHint>,
     /// Highest parameter number used (`$n`), 0 for none.
     pub params: usize,
+    /// Facts about the functions that it calls.
+    pub functions: Functions,
+    /// Why the text cannot be judged (nested too deeply, a `DO` block that writes ...): such a
+    /// statement runs on one shard that the client names, or not at all when there are several.
+    pub opaque: Option<&'static str>,
+    /// The statement inside `EXPLAIN (PGDOG)`.
+    pub explained: Option<Box<Statement>>,
+}
+
+/// What the functions called by a statement mean for its route.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Functions {
+    /// The first one whose value differs from server to server (`now`, `random` ...).
+    pub divergent: Option<String>,
+    /// The first one whose effect must be seen by every client whatever its shard
+    /// (`nextval`, `pg_advisory_lock`, `pg_notify`, `lo_create` ...); also `LISTEN`, `NOTIFY`.
+    pub shared: Option<String>,
 }
 
 /// Manual routing written in a comment.
@@ -33,12 +67,24 @@ pub enum Hint {
     Shard(u16),
     /// To the shard of this key.
     Key(String),
+    /// Two hints that say different things, or one that cannot be read: the text as it stands.
+    Invalid(String),
+}
+
+/// The kind of node that a comment asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoleHint {
+    /// `/* pgdog_role: primary */`
+    Primary,
+    /// `/* pgdog_role: replica */`
+    Replica,
 }
 
 /// The kinds of statement that are told apart.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum Kind {
     /// A SELECT, VALUES, TABLE, SHOW of a PostgreSQL setting or EXPLAIN of one of them that changes nothing.
+    #[default]
     Read,
     /// INSERT, UPDATE, DELETE, MERGE, SELECT FOR UPDATE/SHARE, SELECT of functions known to
     /// write (nextval, setval, pg_advisory_*, lo_*, `pgdog.next_id` ...), data-modifying CTEs,
@@ -105,7 +151,7 @@ pub enum Kind {
     /// SQL-level `PREPARE`, `EXECUTE`, `DEALLOCATE`, `LISTEN`, `UNLISTEN`, `NOTIFY`, `DECLARE CURSOR`,
     /// `FETCH`, `MOVE`, `CLOSE`, `LOCK`, `LOAD` and temporary tables: bound to one server connection.
     Session,
-    /// `EXPLAIN (PGDOG) statement`: the inner statement is planned in `relations`.
+    /// `EXPLAIN (PGDOG) statement`: the inner statement is in `Statement::explained`.
     ExplainRoute,
 }
 
@@ -145,3 +191,18 @@ pub enum Value {
     /// Something that cannot be known from the text.
     Unknown,
 }
+
+/// A text that PostgreSQL's grammar does not know. Any server reports it better than we could.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanError {
+    /// The parser's message.
+    pub message: String,
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for PlanError {}

@@ -3,6 +3,72 @@
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
+use crate::nodes::topology::Topology;
+use crate::plan::Statement;
+
+/// Where one statement goes, and why.
+///
+/// `NeedLookup` asks the caller to resolve keys and call again with them in `session.lookups`.
+pub fn route(
+    _statement: &Statement,
+    _params: &dyn Params,
+    _topology: &Topology,
+    _session: &SessionView<'_>,
+) -> Outcome {
+    Outcome::NeedLookup(Vec::new())
+}
+
+/// One route for the statements of one simple query: all on one shard, or all on every shard.
+pub fn route_all(
+    _statements: &[Statement],
+    _topology: &Topology,
+    _session: &SessionView<'_>,
+) -> Outcome {
+    Outcome::NeedLookup(Vec::new())
+}
+
+/// Bind parameters of one execution.
+pub trait Params {
+    /// Parameter `$number`, 1-based; `None` when it was not given.
+    fn param(&self, number: usize) -> Option<Bind<'_>>;
+}
+
+/// One bind parameter as it came over the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bind<'a> {
+    /// The bytes, `None` for NULL.
+    pub value: Option<&'a [u8]>,
+    /// True for the binary format.
+    pub binary: bool,
+    /// The type that the client (Parse) or the server (ParameterDescription) named, 0 if neither.
+    pub type_oid: u32,
+}
+
+/// A statement without parameters.
+#[derive(Debug, Clone, Copy)]
+pub struct NoParams;
+
+impl Params for NoParams {
+    fn param(&self, _number: usize) -> Option<Bind<'_>> {
+        None
+    }
+}
+
+/// What the client's session adds to a statement.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SessionView<'a> {
+    /// Schemas of `search_path` in order, `"$user"` already replaced; empty means `public`.
+    pub search_path: &'a [String],
+    /// `pgdog.shard`.
+    pub shard: Option<u16>,
+    /// `pgdog.sharding_key`.
+    pub sharding_key: Option<&'a str>,
+    /// Keys resolved by the database so far.
+    pub lookups: &'a [(LookupKey, ShardNumber)],
+    /// Names of the temporary tables that this session made.
+    pub temporary: &'a [String],
+}
+
 /// Where one statement runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -61,6 +127,7 @@ pub enum Outcome {
     Ready(Route),
     /// Ask again with these keys resolved; none of them is in the lookups that were given.
     NeedLookup(Vec<LookupKey>),
-    /// The rows of a multi-row INSERT belong to several shards, or a read spans shards, or the like.
+    /// The rows of a multi-row INSERT belong to several shards, or a read spans shards, or the
+    /// like. Nothing may be sent.
     Refused(Fault),
 }
