@@ -1,2 +1,7 @@
-//! The shim.
-fn main() {}
+//! The shim: the program `pgdog`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    pgdog_shim::cli::main()
+}
