@@ -67,7 +67,13 @@ impl ErrorFields {
 
 impl From<&Fault> for ErrorFields {
     fn from(fault: &Fault) -> Self {
-        match *fault {}
+        Self {
+            severity: String::new(),
+            code: fault.sqlstate().to_owned(),
+            message: fault.message(),
+            detail: fault.detail(),
+            hint: fault.hint(),
+        }
     }
 }
 
