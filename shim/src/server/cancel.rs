@@ -1,0 +1,69 @@
+//! CancelRequest towards a server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use pgdog_core::fault::Fault;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Endpoint, faults};
+use crate::proto::CancelKey;
+use crate::proto::startup;
+
+/// Cancels whatever one server connection runs; valid as long as the lease it was taken from.
+///
+/// A connection with a cancel on its way is closed when its lease ends, so that a late cancel
+/// never hits the next client.
+#[derive(Debug, Clone)]
+pub struct CancelToken {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) key: CancelKey,
+    pub(super) underway: Arc<AtomicUsize>,
+}
+
+impl CancelToken {
+    /// Sends the request and waits until the server has taken it.
+    ///
+    /// # Errors
+    /// When the server can't be reached within `limit`.
+    pub async fn cancel(&self, limit: Duration) -> Result<(), Fault> {
+        let _underway = Underway::new(&self.underway);
+        match tokio::time::timeout(limit, self.request()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(faults::cannot_connect(&self.endpoint, error)),
+            Err(_) => {
+                let why = faults::took_too_long("the cancel request", limit);
+                Err(faults::cannot_connect(&self.endpoint, why))
+            }
+        }
+    }
+
+    async fn request(&self) -> std::io::Result<()> {
+        let mut io = TcpStream::connect((self.endpoint.host.as_str(), self.endpoint.port)).await?;
+        let mut out = BytesMut::new();
+        startup::cancel_request(&self.key, &mut out);
+        io.write_all(&out).await?;
+        // The server closes once it has signalled the backend. Reset instead of end is as good.
+        let mut nothing = [0; 1];
+        io.read(&mut nothing).await.map(|_| ()).or(Ok(()))
+    }
+}
+
+/// Counts a cancel while it is on its way, also when its future is dropped.
+struct Underway<'a>(&'a AtomicUsize);
+
+impl<'a> Underway<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,405 @@
+//! One connection to PostgreSQL.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::{Epoch, Incarnation};
+use pgdog_core::lsn::Lsn;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::TcpStream;
+
+use super::cancel::CancelToken;
+use super::ledger::{Copying, Ledger, Noted};
+use super::stats::ServerInfo;
+use super::{Endpoint, faults};
+use crate::proto::backend::tag;
+use crate::proto::frontend::{self, Subject};
+use crate::proto::{CancelKey, ErrorFields, Frame, ProtocolError, TxStatus, answer, frame, scan};
+
+/// Free space that a read always finds, in bytes.
+const READ_SPACE: usize = 8 * 1024;
+/// How much the read buffer grows by when it has less.
+const READ_GROWTH: usize = 64 * 1024;
+
+/// A connection that is logged in. Reads and writes are the caller's; the state is kept here.
+pub struct Conn {
+    pub(super) io: TcpStream,
+    pub(super) input: BytesMut,
+    pub(super) ledger: Ledger,
+    pub(super) parameters: BTreeMap<String, String>,
+    pub(super) key: CancelKey,
+    pub(super) incarnation: Option<Incarnation>,
+    commit_lsn: Option<Lsn>,
+    /// The `pgdog.epoch` that this server session has; `None` when never set.
+    pub epoch: Option<Epoch>,
+    endpoint: Arc<Endpoint>,
+    pub(super) info: Arc<ServerInfo>,
+    cancels_underway: Arc<AtomicUsize>,
+    dirty: bool,
+    /// A write was begun: if it was not finished, half a message is on the wire.
+    writing: bool,
+    broken: Option<&'static str>,
+}
+
+/// What [`Conn::recv_run`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Received {
+    /// Whole DataRow and CopyData messages, as they came.
+    Rows {
+        /// The bytes of all of them.
+        bytes: Bytes,
+        /// How many there are.
+        count: usize,
+    },
+    /// One message of another kind.
+    Frame(Frame),
+}
+
+impl Conn {
+    pub(super) fn new(io: TcpStream, endpoint: Arc<Endpoint>, prepared_limit: usize) -> Self {
+        Self {
+            io,
+            input: BytesMut::with_capacity(READ_GROWTH),
+            ledger: Ledger::new(prepared_limit),
+            parameters: BTreeMap::new(),
+            key: CancelKey::new(0, [0; 4]),
+            incarnation: None,
+            commit_lsn: None,
+            epoch: None,
+            endpoint,
+            info: Arc::new(ServerInfo::new()),
+            cancels_underway: Arc::default(),
+            dirty: false,
+            writing: false,
+            broken: None,
+        }
+    }
+
+    /// Where this connection leads.
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    /// The server start that this connection talks to; `None` without the extension.
+    pub fn incarnation(&self) -> Option<&Incarnation> {
+        self.incarnation.as_ref()
+    }
+
+    /// The latest `pgdog.commit_lsn` that the server pushed on this connection. May stem from an
+    /// earlier lease: [`Conn::forget_commit_lsn`] first.
+    pub fn commit_lsn(&self) -> Option<Lsn> {
+        self.commit_lsn
+    }
+
+    /// Makes [`Conn::commit_lsn`] `None` until the next commit.
+    pub fn forget_commit_lsn(&mut self) {
+        self.commit_lsn = None;
+    }
+
+    /// All settings that the server reports, as of now.
+    pub fn parameters(&self) -> &BTreeMap<String, String> {
+        &self.parameters
+    }
+
+    /// Transaction state at the last ReadyForQuery.
+    pub fn tx_status(&self) -> TxStatus {
+        self.ledger.tx()
+    }
+
+    /// Whether a COPY is going on.
+    pub fn copying(&self) -> Copying {
+        self.ledger.copying()
+    }
+
+    /// Whether the server owes nothing and waits for a new batch (maybe inside a transaction).
+    pub fn in_sync(&self) -> bool {
+        self.ledger.in_sync() && self.input.is_empty()
+    }
+
+    /// How many ReadyForQuery are to come for what was sent.
+    pub fn owed(&self) -> usize {
+        self.ledger.owed()
+    }
+
+    /// Whether the connection can't be used any more.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some() || self.writing
+    }
+
+    /// Whether the next client may have it: at rest, no transaction, no cancel on its way.
+    pub(super) fn is_reusable(&self) -> bool {
+        let cancels = self.cancels_underway.load(Ordering::SeqCst);
+        !self.is_broken() && self.in_sync() && self.tx_status() == TxStatus::Idle && cancels == 0
+    }
+
+    /// Tells the server that the connection ends, if that costs no wait.
+    pub(super) fn say_goodbye(&self) {
+        if self.is_broken() {
+            return;
+        }
+        let mut out = BytesMut::new();
+        frontend::terminate(&mut out);
+        // The socket is closed next: a server that does not hear this sees the end of the stream.
+        let _ = self.io.try_write(&out);
+    }
+
+    /// Whether a named statement is prepared here, or on its way. Counts as a use of it.
+    pub fn has_prepared(&mut self, name: &str) -> bool {
+        self.ledger.has_prepared(name)
+    }
+
+    /// To be called after `DEALLOCATE ALL` or `DISCARD ALL` went through.
+    pub fn forget_prepared(&mut self) {
+        self.ledger.forget_prepared();
+    }
+
+    /// The session's settings were changed in a way that the next client must not see: the
+    /// connection is reset before it is lent again.
+    pub fn mark_dirty(&mut self) {
+        self.dirty = true;
+    }
+
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// What cancels the statement that runs here.
+    pub fn cancel_token(&self) -> CancelToken {
+        CancelToken {
+            endpoint: self.endpoint.clone(),
+            key: self.key.clone(),
+            underway: self.cancels_underway.clone(),
+        }
+    }
+
+    /// Backend process id, as the server gave it.
+    pub fn pid(&self) -> i32 {
+        self.key.pid
+    }
+
+    /// Sends whole messages in one write.
+    ///
+    /// What the server says meanwhile is buffered, so that a server that must write before it
+    /// reads on does not block both sides; the buffer grows by what the batch's answers hold.
+    ///
+    /// Cancel safety: not cancel safe; dropped half way, the connection is broken.
+    ///
+    /// # Errors
+    /// When the connection is lost, or `messages` ends inside a message (nothing is sent then).
+    pub async fn send(&mut self, messages: &[u8]) -> Result<(), Fault> {
+        self.check()?;
+        if frame::frames(messages).any(|message| message.is_err()) {
+            return Err(faults::internal("half a message was to be sent"));
+        }
+        let evicted = self.ledger.take_evicted();
+        for (tag, body) in frame::frames(messages).flatten() {
+            self.ledger.note_sent(tag, body);
+        }
+        if evicted.is_empty() {
+            return self.write(messages).await;
+        }
+        let mut out = BytesMut::with_capacity(messages.len() + evicted.len() * 32);
+        evicted
+            .iter()
+            .for_each(|name| frontend::close(Subject::Statement(name), &mut out));
+        out.extend_from_slice(messages);
+        self.write(&out).await
+    }
+
+    /// The next message.
+    ///
+    /// Cancel safety: what was read stays in the connection.
+    ///
+    /// # Errors
+    /// When the connection is lost or the server breaks the protocol.
+    pub async fn recv(&mut self) -> Result<Frame, Fault> {
+        loop {
+            if let Some(frame) = self.buffered()? {
+                return Ok(frame);
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// As [`Conn::recv`], but rows come in one piece, as many as are there.
+    ///
+    /// # Errors
+    /// As [`Conn::recv`].
+    pub async fn recv_run(&mut self) -> Result<Received, Fault> {
+        loop {
+            let run = scan(&self.input);
+            let run = self.parsed(run)?;
+            if run.frames > 0 {
+                let bytes = self.input.split_to(run.len).freeze();
+                return Ok(Received::Rows {
+                    bytes,
+                    count: run.frames,
+                });
+            }
+            if let Some(frame) = self.buffered()? {
+                return Ok(Received::Frame(frame));
+            }
+            self.fill().await?;
+        }
+    }
+
+    /// The next message if it is already there: lets a caller collect before it writes.
+    ///
+    /// # Errors
+    /// When the server breaks the protocol.
+    pub fn buffered(&mut self) -> Result<Option<Frame>, Fault> {
+        loop {
+            let taken = frame::take(&mut self.input);
+            let Some(frame) = self.parsed(taken)? else {
+                return Ok(None);
+            };
+            let noted = self.note(&frame);
+            match self.parsed(noted)? {
+                Noted::Pass => return Ok(Some(frame)),
+                Noted::Swallow => {}
+            }
+        }
+    }
+
+    /// Looks at a connection that was idle: reads what came meanwhile, finds out if it is closed.
+    pub(super) fn refresh(&mut self) -> Result<(), Fault> {
+        loop {
+            self.input.reserve(READ_SPACE);
+            match self.io.try_read_buf(&mut self.input) {
+                Ok(0) => return Err(self.lose("closed by the server while idle")),
+                Ok(_) => while self.buffered()?.is_some() {},
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.check(),
+                Err(_) => return Err(self.lose("lost while idle")),
+            }
+        }
+    }
+
+    /// Clears what `DISCARD ALL` has cleared on the server.
+    pub(super) fn note_reset(&mut self) {
+        self.dirty = false;
+        self.epoch = None;
+        self.commit_lsn = None;
+        self.ledger.forget_prepared();
+    }
+
+    /// Marks the connection as unusable when a message can't be read.
+    pub(super) fn parsed<T>(&mut self, result: Result<T, ProtocolError>) -> Result<T, Fault> {
+        result.map_err(|error| {
+            self.broken = Some("broke the protocol");
+            faults::lost(&self.endpoint, error)
+        })
+    }
+
+    pub(super) fn desynchronized(&mut self, what: &'static str) -> Fault {
+        self.lose(what)
+    }
+
+    fn lose(&mut self, why: &'static str) -> Fault {
+        self.broken = Some(why);
+        faults::lost(&self.endpoint, why)
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        match self.broken {
+            Some(why) => Err(faults::lost(&self.endpoint, why)),
+            None if self.writing => Err(faults::lost(&self.endpoint, "a write was cut off")),
+            None => Ok(()),
+        }
+    }
+
+    fn note(&mut self, frame: &Frame) -> Result<Noted, ProtocolError> {
+        match frame.tag() {
+            tag::PARAMETER_STATUS => {
+                let (name, value) = answer::parameter_status(frame.body())?;
+                self.note_parameter(name, value);
+            }
+            tag::ERROR if ErrorFields::parse(frame.body())?.ends_connection() => {
+                self.broken = Some("ended by the server");
+            }
+            _ => {}
+        }
+        let noted = self.ledger.note_received(frame)?;
+        if frame.tag() == tag::READY {
+            self.info
+                .note_batch(self.ledger.tx(), self.ledger.prepared_count());
+        }
+        Ok(noted)
+    }
+
+    fn note_parameter(&mut self, name: &str, value: &str) {
+        match name {
+            "pgdog.incarnation" => {
+                self.incarnation = (!value.is_empty()).then(|| Incarnation(value.to_owned()));
+            }
+            "pgdog.commit_lsn" => self.commit_lsn = value.parse().ok(),
+            _ => {}
+        }
+        self.parameters.insert(name.to_owned(), value.to_owned());
+    }
+
+    async fn fill(&mut self) -> Result<(), Fault> {
+        self.check()?;
+        self.make_room();
+        match self.io.read_buf(&mut self.input).await {
+            Ok(0) => Err(self.lose("closed by the server")),
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.lose("connection lost")),
+        }
+    }
+
+    /// Frames share the buffer's memory; when they are gone it is reused, else a new one is made.
+    fn make_room(&mut self) {
+        if self.input.capacity() - self.input.len() < READ_SPACE {
+            self.input.reserve(READ_GROWTH);
+        }
+    }
+
+    pub(super) async fn write(&mut self, mut rest: &[u8]) -> Result<(), Fault> {
+        self.writing = true;
+        while !rest.is_empty() {
+            match self.io.try_write(rest) {
+                Ok(0) => return Err(self.lose("connection closed while writing")),
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.wait_for_room().await?;
+                }
+                Err(_) => return Err(self.lose("connection lost while writing")),
+            }
+        }
+        self.writing = false;
+        Ok(())
+    }
+
+    /// Waits until the socket takes bytes, reading what arrives meanwhile.
+    async fn wait_for_room(&mut self) -> Result<(), Fault> {
+        let Ok(ready) = self.io.ready(Interest::READABLE | Interest::WRITABLE).await else {
+            return Err(self.lose("connection lost while writing"));
+        };
+        if !ready.is_readable() {
+            return Ok(());
+        }
+        self.make_room();
+        match self.io.try_read_buf(&mut self.input) {
+            Ok(0) => Err(self.lose("closed by the server while writing")),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            Err(_) => Err(self.lose("connection lost while writing")),
+        }
+    }
+}
+
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conn")
+            .field("endpoint", &self.endpoint)
+            .field("pid", &self.key.pid)
+            .field("ledger", &self.ledger)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
