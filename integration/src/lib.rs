@@ -1,1 +1,23 @@
-//! Integration harness.
+//! Real clusters for tests and demonstrations.
+//!
+//! | module | what |
+//! |---|---|
+//! | `cluster` | a `pgdog dev` cluster: started, connected to, damaged, stopped |
+//! | `client` | a connection that also keeps what the server pushes |
+//! | `wait` | conditions with a deadline |
+//! | `suite` | several claims checked on one cluster |
+//! | `shop` | the multi-tenant data set |
+//! | `load` | writers and readers that keep account of what was acknowledged |
+//! | `tasks` | changes of topology followed and verified |
+
+pub mod client;
+pub mod cluster;
+pub mod load;
+pub mod shop;
+pub mod suite;
+pub mod tasks;
+pub mod wait;
+
+pub use client::Client;
+pub use cluster::{Cluster, Shape};
+pub use wait::wait_until;
