@@ -6,6 +6,8 @@
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 use crate::ids::{Incarnation, Timeline};
 use crate::lsn::{Lsn, Position};
@@ -213,7 +215,7 @@ fn history(ask: &Ask<'_>) -> History {
     if own == current {
         return History::Known { current };
     }
-    match ask.lineage.fork(own) {
+    match ask.fork(own, current) {
         None => History::Undecided,
         Some(fork) if floor <= fork => History::Known { current },
         Some(forked_at) => History::Lost {
@@ -231,6 +233,15 @@ impl Lineage {
             .iter()
             .find(|fork| fork.timeline == timeline)
             .map(|fork| fork.ended_at)
+    }
+}
+
+impl Ask<'_> {
+    /// Where `current`'s history left a timeline. Forks of an older history say nothing about it.
+    fn fork(&self, timeline: Timeline, current: Timeline) -> Option<Lsn> {
+        self.lineage
+            .fork(timeline)
+            .filter(|_| self.lineage.current == Some(current))
     }
 }
 
@@ -275,7 +286,7 @@ fn shares_history(
     }
     // On a later timeline than the shard's: news that has to be heard from the primary first.
     // On an earlier one: good up to the fork, and only if it did not go beyond it by itself.
-    let fork = ask.lineage.fork(timeline).filter(|_| timeline < current);
+    let fork = ask.fork(timeline, current).filter(|_| timeline < current);
     Some(fork.is_some_and(|fork| ask.floor.0 <= fork && replayed <= fork))
 }
 

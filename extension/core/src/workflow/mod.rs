@@ -177,11 +177,7 @@ pub fn step(state: State, flags: Flags, event: Event) -> Result<Step, Fault> {
             flags: row.mark.apply(flags),
             row,
         }),
-        None => Err(refusal(
-            state,
-            event,
-            rows().iter().any(|row| of_event(&row)),
-        )),
+        None => Err(refusal(state, flags, event)),
     }
 }
 
@@ -250,13 +246,13 @@ impl Mark {
     }
 }
 
-fn refusal(state: State, event: Event, stopped_by_guard: bool) -> Fault {
+fn refusal(state: State, flags: Flags, event: Event) -> Fault {
     let why = if state.is_terminal() {
         format!("the task has ended: {state}")
-    } else if event == Event::StopRequested {
+    } else if !state.is_before_point_of_no_return() {
         format!("the task is {state}, past the point of no return")
-    } else if stopped_by_guard {
-        format!("the task is {state}, and the event needs the task to be stopped first or not")
+    } else if flags.stopping {
+        format!("the task is {state} and is being stopped")
     } else {
         format!("the task is {state}")
     };
