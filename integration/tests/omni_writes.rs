@@ -1,0 +1,244 @@
+//! Writes to omnisharded tables: the same on every shard, or nowhere.
+//!
+//! Shown on three shards; every shard is asked directly.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use pgdog_integration::client::sqlstate;
+use pgdog_integration::load::{Load, Pressure};
+use pgdog_integration::{Cluster, Shape, claims, shop, suite, tasks, wait_until};
+
+const SHARDS: u16 = 3;
+
+fn main() -> ExitCode {
+    let shape = Shape {
+        shards: SHARDS,
+        replicas: 0,
+        spares: 0,
+        shims: 2,
+    };
+    suite::run(
+        shape,
+        ("prepare", |cluster| {
+            Box::pin(shop::create(cluster, shop::Size::SMALL))
+        }),
+        claims![
+            a_write_is_on_every_shard,
+            a_rolled_back_write_is_on_no_shard,
+            an_error_of_one_shard_undoes_all,
+            a_failed_transaction_answers_rollback_to_commit,
+            rows_are_counted_once,
+            returning_answers_once,
+            a_savepoint_is_rolled_back_everywhere,
+            definitions_reach_every_shard,
+            concurrent_writers_leave_identical_shards,
+            no_prepared_transaction_is_left,
+        ],
+    )
+}
+
+async fn everywhere(cluster: &Cluster, query: &str, expected: &str) -> anyhow::Result<()> {
+    for shard in 0..SHARDS {
+        let found = cluster.primary(shard).await?.value(query).await?;
+        ensure!(
+            found == expected,
+            "shard {shard}: {found} instead of {expected}: {query}"
+        );
+    }
+    Ok(())
+}
+
+async fn a_write_is_on_every_shard(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('w', 'Written', 1)")
+        .await?;
+    everywhere(
+        cluster,
+        "SELECT title FROM plans WHERE code = 'w'",
+        "Written",
+    )
+    .await?;
+    let done = client
+        .execute(
+            "UPDATE plans SET title = $1 WHERE code = $2",
+            &[&"Changed", &"w"],
+        )
+        .await?;
+    ensure!(done == 1);
+    everywhere(
+        cluster,
+        "SELECT title FROM plans WHERE code = 'w'",
+        "Changed",
+    )
+    .await?;
+    client
+        .batch_execute("DELETE FROM plans WHERE code = 'w'")
+        .await?;
+    everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'w'", "0").await
+}
+
+async fn a_rolled_back_write_is_on_no_shard(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client.batch_execute("BEGIN").await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('r', 'Rolled back', 1)")
+        .await?;
+    ensure!(
+        client
+            .value("SELECT count(*) FROM plans WHERE code = 'r'")
+            .await?
+            == "1"
+    );
+    client.batch_execute("ROLLBACK").await?;
+    everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'r'", "0").await
+}
+
+async fn an_error_of_one_shard_undoes_all(cluster: &Cluster) -> anyhow::Result<()> {
+    // A row that only shard 2 has makes the same insert fail there and nowhere else.
+    let last = cluster.primary(2).await?;
+    last.batch_execute("INSERT INTO plans VALUES ('e', 'In the way', 1)")
+        .await?;
+    let client = cluster.connect().await?;
+    let error = client
+        .batch_execute("INSERT INTO plans VALUES ('e', 'Everywhere', 1)")
+        .await
+        .err()
+        .context("the insert succeeded")?;
+    ensure!(sqlstate(&error) == "23505", "{error:?}");
+    last.batch_execute("DELETE FROM plans WHERE code = 'e'")
+        .await?;
+    everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'e'", "0").await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('e', 'Everywhere', 1)")
+        .await?;
+    everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'e'", "1").await?;
+    client
+        .batch_execute("DELETE FROM plans WHERE code = 'e'")
+        .await?;
+    Ok(())
+}
+
+async fn a_failed_transaction_answers_rollback_to_commit(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client.batch_execute("BEGIN").await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('f', 'First', 1)")
+        .await?;
+    ensure!(
+        client
+            .batch_execute("INSERT INTO plans VALUES ('f', 'Again', 1)")
+            .await
+            .is_err()
+    );
+    let error = client
+        .rows("SELECT 1")
+        .await
+        .err()
+        .context("the transaction goes on")?;
+    ensure!(sqlstate(&error) == "25P02", "{error:?}");
+    client.batch_execute("COMMIT").await?;
+    everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'f'", "0").await
+}
+
+async fn rows_are_counted_once(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    let done = client
+        .execute("UPDATE plans SET price_cents = price_cents + 0", &[])
+        .await?;
+    ensure!(done == 3, "{done} rows instead of 3");
+    Ok(())
+}
+
+async fn returning_answers_once(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    let rows = client
+        .query(
+            "INSERT INTO plans VALUES ('q', 'Q', 7) RETURNING code, price_cents",
+            &[],
+        )
+        .await?;
+    ensure!(
+        rows.len() == 1 && rows[0].get::<_, i32>(1) == 7,
+        "{} rows",
+        rows.len()
+    );
+    client
+        .batch_execute("DELETE FROM plans WHERE code = 'q'")
+        .await?;
+    Ok(())
+}
+
+async fn a_savepoint_is_rolled_back_everywhere(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client.batch_execute("BEGIN").await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('s1', 'S', 1)")
+        .await?;
+    client.batch_execute("SAVEPOINT s").await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('s2', 'S', 1)")
+        .await?;
+    ensure!(
+        client
+            .batch_execute("INSERT INTO plans VALUES ('s1', 'S', 1)")
+            .await
+            .is_err()
+    );
+    client.batch_execute("ROLLBACK TO s").await?;
+    client
+        .batch_execute("INSERT INTO plans VALUES ('s3', 'S', 1)")
+        .await?;
+    client.batch_execute("COMMIT").await?;
+    let codes = "SELECT string_agg(code, ' ' ORDER BY code) FROM plans WHERE code LIKE 's_'";
+    everywhere(cluster, codes, "s1 s3").await?;
+    client
+        .batch_execute("DELETE FROM plans WHERE code LIKE 's_'")
+        .await?;
+    Ok(())
+}
+
+async fn definitions_reach_every_shard(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client
+        .batch_execute("ALTER TABLE plans ADD COLUMN note text DEFAULT 'none'")
+        .await?;
+    everywhere(cluster, "SELECT min(note) FROM plans", "none").await?;
+    let error = client
+        .batch_execute("ALTER TABLE plans ADD COLUMN note text")
+        .await
+        .err()
+        .context("a column twice")?;
+    ensure!(sqlstate(&error) == "42701", "{error:?}");
+    client
+        .batch_execute("ALTER TABLE plans DROP COLUMN note")
+        .await?;
+    Ok(())
+}
+
+async fn concurrent_writers_leave_identical_shards(cluster: &Cluster) -> anyhow::Result<()> {
+    let load = Load::start(
+        cluster,
+        Pressure {
+            omni_writers: 8,
+            sharded_writers: 2,
+            readers: 2,
+            tenants: 20,
+        },
+    );
+    wait_until(
+        "2000 statements",
+        std::time::Duration::from_secs(60),
+        || async { Ok((load.done() >= 2000).then_some(())) },
+    )
+    .await?;
+    let account = load.finish().await?;
+    account.expect_no_errors()?;
+    account.verify(cluster, SHARDS).await?;
+    tasks::omni_tables_agree(cluster, SHARDS).await
+}
+
+async fn no_prepared_transaction_is_left(cluster: &Cluster) -> anyhow::Result<()> {
+    everywhere(cluster, "SELECT count(*) FROM pg_prepared_xacts", "0").await
+}
