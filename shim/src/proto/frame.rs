@@ -75,7 +75,7 @@ pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
             raw: buffer.split_to(total).freeze(),
         })),
         Some(total) => {
-            // Cells that will be filled soon: one growth instead of many for a long message.
+            // One growth instead of many for a long message; bounded, since nothing came yet.
             buffer.reserve((total - buffer.len()).min(1 << 20));
             Ok(None)
         }
@@ -96,10 +96,22 @@ pub fn take_frontend(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolErr
     take(buffer)
 }
 
+/// As [`take_frontend`] before the login is done, when only passwords may come: nobody who is not
+/// known yet makes the buffer grow.
+///
+/// # Errors
+/// `08P01`.
+pub fn take_password(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
+    match buffer.first() {
+        Some(b'p') | None => take_frontend(buffer),
+        Some(other) => Err(ProtocolError::UnknownTag(*other)),
+    }
+}
+
 /// A run of rows at the head of a server's stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// Bytes of whole DataRow and CopyData messages from the start of the buffer.
+    /// Bytes of whole messages that carry rows, from the start of the buffer.
     pub len: usize,
     /// How many messages these are.
     pub frames: usize,
@@ -108,11 +120,23 @@ pub struct Run {
     pub stop: Option<u8>,
 }
 
-/// Finds the rows at the head of a buffer, which can be forwarded in one piece.
+/// Finds the DataRow and CopyData messages at the head of a server's stream, which can be forwarded in one piece.
 ///
 /// # Errors
 /// `08P01` when a length word is impossible and no whole row precedes it.
 pub fn scan(buffer: &[u8]) -> Result<Run, ProtocolError> {
+    scan_while(buffer, |tag| matches!(tag, b'D' | b'd'))
+}
+
+/// As [`scan`] for a client's stream: only CopyData carries rows there.
+///
+/// # Errors
+/// `08P01`.
+pub fn scan_copy_data(buffer: &[u8]) -> Result<Run, ProtocolError> {
+    scan_while(buffer, |tag| tag == b'd')
+}
+
+fn scan_while(buffer: &[u8], is_row: impl Fn(u8) -> bool) -> Result<Run, ProtocolError> {
     let mut run = Run {
         len: 0,
         frames: 0,
@@ -122,7 +146,7 @@ pub fn scan(buffer: &[u8]) -> Result<Run, ProtocolError> {
         let rest = &buffer[run.len..];
         match rest.first() {
             None => return Ok(run),
-            Some(b'D' | b'd') => {}
+            Some(tag) if is_row(*tag) => {}
             Some(other) => {
                 return Ok(Run {
                     stop: Some(*other),

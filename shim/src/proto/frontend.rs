@@ -229,7 +229,7 @@ pub fn sasl_initial(body: &[u8]) -> Result<(&str, &[u8]), ProtocolError> {
 /// Describe and Close of a portal, and all other messages, come back as they are.
 ///
 /// # Errors
-/// `08P01` when the body is cut off.
+/// `08P01` when the body is cut off, or the message would be too long.
 pub fn with_statement_name(frame: &Frame, name: &str) -> Result<Frame, ProtocolError> {
     let body = frame.body();
     let mut cursor = Cursor::new(body, "statement name");
@@ -241,13 +241,18 @@ pub fn with_statement_name(frame: &Frame, name: &str) -> Result<Frame, ProtocolE
     };
     cursor.cstr()?;
     let after = cursor.rest();
+    if body.len() + name.len() > MAX_LENGTH as usize - 8 {
+        return Err(ProtocolError::BadLength {
+            tag: frame.tag(),
+            length: MAX_LENGTH,
+        });
+    }
     let mut out = BytesMut::with_capacity(HEADER + body.len() + name.len());
     put(&mut out, frame.tag(), |out| {
         out.extend_from_slice(&body[..before]);
         put_cstr(out, name);
         out.extend_from_slice(after);
     });
-    // The length of a whole message was just written.
     Ok(super::frame::take(&mut out)?.expect("one whole message was just written"))
 }
 

@@ -24,6 +24,9 @@ pub mod md5;
 pub mod scram;
 pub mod startup;
 
+#[cfg(test)]
+mod tests;
+
 pub use answer::ErrorFields;
 pub use backend::{Severity, TxStatus};
 pub use frame::{Frame, Run, scan};

@@ -118,7 +118,7 @@ impl Conn {
 
     /// Whether the server owes nothing and waits for a new batch (maybe inside a transaction).
     pub fn in_sync(&self) -> bool {
-        self.ledger.in_sync() && self.input.is_empty()
+        self.ledger.in_sync()
     }
 
     /// How many ReadyForQuery are to come for what was sent.
@@ -268,15 +268,27 @@ impl Conn {
 
     /// Looks at a connection that was idle: reads what came meanwhile, finds out if it is closed.
     pub(super) fn refresh(&mut self) -> Result<(), Fault> {
+        self.absorb()?;
         loop {
-            self.input.reserve(READ_SPACE);
+            self.make_room();
             match self.io.try_read_buf(&mut self.input) {
                 Ok(0) => return Err(self.lose("closed by the server while idle")),
-                Ok(_) => while self.buffered()?.is_some() {},
+                Ok(_) => self.absorb()?,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return self.check(),
                 Err(_) => return Err(self.lose("lost while idle")),
             }
         }
+    }
+
+    /// At rest only notices, settings and notifications may come.
+    fn absorb(&mut self) -> Result<(), Fault> {
+        while let Some(frame) = self.buffered()? {
+            match frame.tag() {
+                tag::NOTICE | tag::PARAMETER_STATUS | tag::NOTIFICATION => {}
+                _ => return Err(self.lose("answers that nobody asked for")),
+            }
+        }
+        Ok(())
     }
 
     /// Clears what `DISCARD ALL` has cleared on the server.

@@ -256,3 +256,7 @@ fn name_of(body: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(&body[..end]).ok()?;
     (!name.is_empty() && name != GUARD_NAME).then(|| name.to_owned())
 }
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,402 @@
+//! Properties of the protocol code: cutting a stream anywhere changes nothing, what is encoded
+//! is read back, and no input panics.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+use proptest::prelude::*;
+
+use super::frame::{self, Frame, take, take_frontend, take_password};
+use super::frontend::{self, Format, Frontend, Subject};
+use super::scram::{Exchange, ScramError, Verifier};
+use super::startup::{self, CancelKey, Startup, StartupPacket, take_startup};
+use super::{ErrorFields, ProtocolError, Severity, TxStatus, answer, backend, md5};
+
+fn frames() -> impl Strategy<Value = Vec<(u8, Vec<u8>)>> {
+    let tag = prop::sample::select(b"DdTCZ12SEN".to_vec());
+    prop::collection::vec((tag, prop::collection::vec(any::<u8>(), 0..40)), 0..12)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[^\0]{0,20}"
+}
+
+fn encoded(write: impl FnOnce(&mut BytesMut)) -> Frame {
+    let mut out = BytesMut::new();
+    write(&mut out);
+    let frame = take_any(&mut out);
+    assert!(out.is_empty(), "one message and nothing after it");
+    frame
+}
+
+fn take_any(buffer: &mut BytesMut) -> Frame {
+    take(buffer).expect("well formed").expect("whole")
+}
+
+proptest! {
+    #[test]
+    fn a_stream_cut_anywhere_gives_the_same_frames(
+        sent in frames(),
+        cuts in prop::collection::vec(1usize..30, 1..20),
+    ) {
+        let mut stream = BytesMut::new();
+        sent.iter().for_each(|(tag, body)| Frame::new(*tag, body).encode(&mut stream));
+        let (mut buffer, mut received, mut rest) = (BytesMut::new(), Vec::new(), &stream[..]);
+        for cut in cuts.into_iter().chain(std::iter::repeat(usize::MAX)) {
+            let (piece, after) = rest.split_at(cut.min(rest.len()));
+            buffer.extend_from_slice(piece);
+            rest = after;
+            while let Some(frame) = take(&mut buffer).expect("well formed") {
+                received.push((frame.tag(), frame.body().to_vec()));
+            }
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert!(buffer.is_empty());
+        prop_assert_eq!(received, sent);
+    }
+
+    #[test]
+    fn a_scan_finds_exactly_the_rows_at_the_head(sent in frames(), missing in 0usize..8) {
+        let mut stream = BytesMut::new();
+        sent.iter().for_each(|(tag, body)| Frame::new(*tag, body).encode(&mut stream));
+        let is_row = |tag: u8| matches!(tag, b'D' | b'd');
+        stream.truncate(stream.len().saturating_sub(missing));
+        let run = frame::scan(&stream).expect("well formed");
+        let rows = frame::frames(&stream).map_while(Result::ok).take_while(|(tag, _)| is_row(*tag));
+        prop_assert_eq!(run.frames, rows.clone().count());
+        prop_assert_eq!(run.len, rows.map(|(_, body)| body.len() + frame::HEADER).sum::<usize>());
+        let next = stream.get(run.len).copied();
+        prop_assert_eq!(run.stop, next.filter(|tag| !is_row(*tag)));
+    }
+
+    #[test]
+    fn no_bytes_from_a_client_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = take_startup(&mut BytesMut::from(&bytes[..]));
+        let _ = take_password(&mut BytesMut::from(&bytes[..]));
+        let _ = frontend::sasl_initial(&bytes);
+        let _ = frontend::password_text(&bytes);
+        let mut buffer = BytesMut::from(&bytes[..]);
+        while let Ok(Some(_)) = take_frontend(&mut buffer) {}
+        for tag in *b"QPBDECSHdcfpFX?" {
+            let frame = Frame::new(tag, &bytes);
+            if let Ok(Frontend::Bind(bind)) = Frontend::parse(&frame) {
+                prop_assert_eq!(bind.params().count(), bind.len());
+            }
+            let _ = frontend::with_statement_name(&frame, "name");
+        }
+        if let Ok(exchange) = Exchange::start(Verifier::mock("u", &[7; 32]), &bytes) {
+            prop_assert!(exchange.finish(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn no_bytes_from_a_server_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = frame::scan(&bytes);
+        let _ = ErrorFields::parse(&bytes);
+        let _ = answer::parameter_status(&bytes);
+        let _ = answer::ready_for_query(&bytes);
+        let _ = answer::backend_key_data(&Bytes::copy_from_slice(&bytes));
+        let _ = answer::command_complete(&bytes);
+        let _ = answer::column_names(&bytes);
+        let _ = answer::text_row(&bytes);
+        frame::frames(&bytes).for_each(drop);
+    }
+
+    #[test]
+    fn statements_are_read_back(
+        name in text(), sql in text(), types in prop::collection::vec(any::<u32>(), 0..5),
+        renamed in text(),
+    ) {
+        let frame = encoded(|out| frontend::parse(&name, &sql, &types, out));
+        let check = |frame: &Frame, expected: &str| {
+            let Ok(Frontend::Parse { statement, sql: text, types: oids }) = Frontend::parse(frame)
+            else { panic!("a Parse was encoded") };
+            assert_eq!((statement, text), (expected, sql.as_str()));
+            assert!(oids.iter().eq(types.iter().copied()));
+        };
+        check(&frame, &name);
+        check(&frontend::with_statement_name(&frame, &renamed).expect("whole"), &renamed);
+    }
+
+    #[test]
+    fn parameters_are_read_back(
+        portal in text(), name in text(), renamed in text(),
+        params in prop::collection::vec(prop::option::of(text()), 0..6),
+    ) {
+        let given: Vec<_> = params.iter().map(|param| param.as_deref()).collect();
+        let frame = encoded(|out| frontend::bind(&portal, &name, &given, out));
+        let frame = frontend::with_statement_name(&frame, &renamed).expect("whole");
+        let Ok(Frontend::Bind(bind)) = Frontend::parse(&frame) else { panic!("a Bind") };
+        prop_assert_eq!((bind.portal, bind.statement), (portal.as_str(), renamed.as_str()));
+        let read: Vec<_> = bind.params().map(|param| param.value).collect();
+        let expected: Vec<_> = given.iter().map(|param| param.map(str::as_bytes)).collect();
+        prop_assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn rows_and_errors_are_read_back(
+        values in prop::collection::vec(prop::option::of(text()), 0..6),
+        message in text(), detail in prop::option::of(text()), hint in prop::option::of(text()),
+    ) {
+        let given: Vec<_> = values.iter().map(|value| value.as_deref()).collect();
+        let frame = encoded(|out| backend::data_row(&given, out));
+        prop_assert_eq!(answer::text_row(frame.body()), Ok(values));
+        let severity = "ERROR".to_owned();
+        let fields = ErrorFields { severity, code: "22023".to_owned(), message, detail, hint };
+        let frame = encoded(|out| backend::error_fields(Severity::Error, &fields, out));
+        prop_assert_eq!(ErrorFields::parse(frame.body()), Ok(fields));
+    }
+
+    #[test]
+    fn startup_packets_are_read_back(
+        pairs in prop::collection::vec(("[a-z._]{1,9}", text()), 0..5),
+        pid in any::<i32>(), secret in prop::collection::vec(any::<u8>(), 4..=256),
+    ) {
+        let mut out = BytesMut::new();
+        let given = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        startup::startup_message(given, &mut out);
+        let startup = Startup { major: 3, minor: 0, params: pairs };
+        prop_assert_eq!(take_startup(&mut out), Ok(Some(StartupPacket::Startup(startup))));
+        let key = CancelKey { pid, secret: secret.into() };
+        startup::cancel_request(&key, &mut out);
+        prop_assert_eq!(take_startup(&mut out), Ok(Some(StartupPacket::Cancel(key))));
+        startup::ssl_request(&mut out);
+        prop_assert_eq!(take_startup(&mut out), Ok(Some(StartupPacket::Ssl)));
+    }
+}
+
+#[test]
+fn impossible_lengths_are_refused_as_soon_as_the_header_is_there() {
+    let refused = |bytes: &[u8]| take_frontend(&mut BytesMut::from(bytes)).is_err();
+    assert!(refused(b"Q\0\0\0\x03"), "shorter than the length word");
+    assert!(refused(b"Q\x7f\xff\xff\xff"), "above 1 GB");
+    assert!(refused(b"S\0\0\x40\0"), "a Sync of 16 KB");
+    assert!(refused(b"!"), "no such tag");
+    assert!(
+        !refused(b"Q\0\0\x40\0"),
+        "a long query that is not whole yet"
+    );
+    let password = |bytes: &[u8]| take_password(&mut BytesMut::from(bytes)).is_err();
+    assert!(password(b"Q\0\0\0\x05\0") && password(b"p\0\x01\0\0"));
+}
+
+#[test]
+fn impossible_startup_packets_are_refused() {
+    let packet = |words: &[u32], tail: &[u8]| {
+        let mut out = BytesMut::new();
+        words.iter().for_each(|word| out.put_u32(*word));
+        out.extend_from_slice(tail);
+        take_startup(&mut out)
+    };
+    let malformed = |what| Err(ProtocolError::Malformed(what));
+    assert_eq!(
+        packet(&[7], b""),
+        Err(ProtocolError::BadLength { tag: 0, length: 7 })
+    );
+    assert!(packet(&[10_001], b"").is_err());
+    assert_eq!(
+        packet(&[8, 2 << 16], b""),
+        Err(ProtocolError::UnsupportedProtocol { major: 2, minor: 0 })
+    );
+    assert_eq!(
+        packet(&[13, 3 << 16], b"user\0"),
+        malformed("startup packet")
+    );
+    assert_eq!(
+        packet(&[12, 80_877_102, 1], b""),
+        malformed("cancel request")
+    );
+    assert_eq!(
+        packet(&[10, 3 << 16], b"\0\0"),
+        malformed("startup packet"),
+        "bytes at the end"
+    );
+    assert!(
+        packet(&[9, 80_877_103], b"\0").is_err(),
+        "an SSLRequest with a body"
+    );
+}
+
+#[test]
+fn newer_protocols_and_unknown_options_are_negotiated_down() {
+    let startup = |minor, name: &str| {
+        let params = vec![
+            ("user".to_owned(), "u".to_owned()),
+            (name.to_owned(), String::new()),
+        ];
+        Startup {
+            major: 3,
+            minor,
+            params,
+        }
+        .negotiation()
+    };
+    assert_eq!(startup(0, "x"), None);
+    assert_eq!(startup(2, "x"), None, "3.2 is spoken");
+    assert_eq!(
+        startup(7, "_pq_.a").as_deref(),
+        Some(&b"v\0\0\0\x13\0\x03\0\x02\0\0\0\x01_pq_.a\0"[..])
+    );
+    assert_eq!(
+        startup(7, "x").as_deref(),
+        Some(&b"v\0\0\0\x0c\0\x03\0\x02\0\0\0\0"[..])
+    );
+}
+
+#[test]
+fn a_database_defaults_to_the_user() {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let startup = Startup {
+        params: vec![pair("user", "ann")],
+        ..Startup::default()
+    };
+    assert_eq!(startup.database(), Some("ann"));
+    let params = vec![pair("user", "ann"), pair("database", "prod")];
+    assert_eq!(
+        Startup {
+            params,
+            ..Startup::default()
+        }
+        .database(),
+        Some("prod")
+    );
+}
+
+#[test]
+fn formats_of_parameters_follow_the_three_forms_of_a_bind() {
+    let bind = |formats: &[u16], values: u16| {
+        let mut body = BytesMut::from(&b"\0\0"[..]);
+        body.put_u16(formats.len() as u16);
+        formats.iter().for_each(|code| body.put_u16(*code));
+        body.put_u16(values);
+        (0..values).for_each(|_| body.put_i32(0));
+        body.put_u16(1);
+        body.put_u16(1);
+        Frame::new(b'B', &body)
+    };
+    let read = |frame: &Frame| match Frontend::parse(frame) {
+        Ok(Frontend::Bind(bind)) => {
+            assert_eq!(bind.result_format(3), Format::Binary);
+            Some(bind.params().map(|param| param.format).collect::<Vec<_>>())
+        }
+        _ => None,
+    };
+    use Format::{Binary, Text};
+    assert_eq!(read(&bind(&[], 2)), Some(vec![Text, Text]));
+    assert_eq!(read(&bind(&[1], 2)), Some(vec![Binary, Binary]));
+    assert_eq!(read(&bind(&[0, 1], 2)), Some(vec![Text, Binary]));
+    assert_eq!(
+        read(&bind(&[0, 1], 3)),
+        None,
+        "two formats for three values"
+    );
+    assert_eq!(read(&bind(&[2], 1)), None, "no such format");
+}
+
+#[test]
+fn only_statements_are_renamed() {
+    let portal = encoded(|out| frontend::describe(Subject::Portal("p"), out));
+    assert_eq!(
+        frontend::with_statement_name(&portal, "x").as_ref(),
+        Ok(&portal)
+    );
+    let close = encoded(|out| frontend::close(Subject::Statement("s"), out));
+    let renamed = frontend::with_statement_name(&close, "other").expect("whole");
+    assert_eq!(
+        Frontend::parse(&renamed),
+        Ok(Frontend::Close(Subject::Statement("other")))
+    );
+}
+
+#[test]
+fn the_servers_half_of_scram_agrees_with_postgres_protocols_client() {
+    let login = |verifier: Verifier, password: &str| {
+        let mut client = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
+        let server = Exchange::start(verifier, client.message()).expect("a first message");
+        client
+            .update(server.server_first())
+            .expect("the server's first message");
+        let last = server.finish(client.message())?;
+        client
+            .finish(&last)
+            .expect("the server proves that it knows the password");
+        Ok(())
+    };
+    let verifier = Verifier::from_password("pässword\u{a0}x");
+    assert_eq!(
+        login(verifier.clone(), "pässword x"),
+        Ok(()),
+        "SASLprep maps the space"
+    );
+    assert_eq!(login(verifier, "password"), Err(ScramError::WrongPassword));
+    let mock = Verifier::mock("nobody", &[1; 32]);
+    assert_eq!(login(mock, "password"), Err(ScramError::WrongPassword));
+}
+
+#[test]
+fn an_unknown_user_sees_the_same_salt_twice_and_another_one_than_others() {
+    let first = |user: &str| {
+        let exchange = Exchange::start(Verifier::mock(user, &[1; 32]), b"n,,n=,r=abc");
+        let text = String::from_utf8(exchange.expect("well formed").server_first().to_vec());
+        let text = text.expect("ASCII");
+        text.split(',').nth(1).expect("a salt").to_owned()
+    };
+    assert_eq!(first("a"), first("a"));
+    assert_ne!(first("a"), first("b"));
+}
+
+#[test]
+fn scram_messages_of_other_exchanges_are_refused() {
+    let start = |first: &[u8]| Exchange::start(Verifier::from_password("x"), first).err();
+    assert_eq!(
+        start(b"p=tls-server-end-point,,n=,r=a"),
+        Some(ScramError::ChannelBinding)
+    );
+    assert_eq!(
+        start(b"n,a=other,n=,r=a"),
+        Some(ScramError::Malformed("authzid"))
+    );
+    assert_eq!(start(b"n,,n=,r="), Some(ScramError::Malformed("nonce")));
+    let exchange = Exchange::start(Verifier::from_password("x"), b"n,,n=,r=a").expect("fine");
+    let replayed = b"c=biws,r=another,p=AAAA";
+    assert_eq!(
+        exchange.finish(replayed),
+        Err(ScramError::Malformed("nonce"))
+    );
+}
+
+#[test]
+fn stored_verifiers_are_read_in_postgres_form_only() {
+    let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    assert!(Verifier::parse(&format!("SCRAM-SHA-256$4096:c2FsdA==${key}:{key}")).is_some());
+    assert!(Verifier::parse(&format!("SCRAM-SHA-256$0:c2FsdA==${key}:{key}")).is_none());
+    assert!(Verifier::parse("md5d41d8cd98f00b204e9800998ecf8427e").is_none());
+}
+
+#[test]
+fn md5_answers_are_checked_whole() {
+    let answer = md5::answer("u", "p", [1, 2, 3, 4]);
+    assert!(md5::verify("u", "p", [1, 2, 3, 4], answer.as_bytes()));
+    assert!(!md5::verify("u", "p", [1, 2, 3, 5], answer.as_bytes()));
+    assert!(!md5::verify(
+        "u",
+        "p",
+        [1, 2, 3, 4],
+        &answer.as_bytes()[..8]
+    ));
+}
+
+#[test]
+fn a_fault_becomes_an_error_response_with_all_its_fields() {
+    let fault = pgdog_core::fault::Fault::AbortedTransaction;
+    let frame = encoded(|out| backend::error_response(&fault, out));
+    let fields = ErrorFields::parse(frame.body()).expect("well formed");
+    assert_eq!(
+        (fields.severity.as_str(), fields.code.as_str()),
+        ("ERROR", "25P02")
+    );
+    assert_eq!(fields.message, fault.message());
+    let ready = encoded(|out| backend::ready_for_query(TxStatus::Failed, out));
+    assert_eq!(answer::ready_for_query(ready.body()), Ok(TxStatus::Failed));
+}
