@@ -1,0 +1,314 @@
+//! Finds unfinished tasks and drives them by their state.
+//!
+//! Every shim runs one driver per database. Who holds the advisory lock on the *new* shard works;
+//! the lock ends with the session, so a killed coordinator is replaced within a second. The lock
+//! only spares double work: that the flip happens once rests on the prepared transactions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgdog_core::ids::TaskId;
+use pgdog_core::workflow::{Event, State};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::nodes::Cluster;
+
+use super::error::WorkflowError;
+use super::node::Node;
+use super::site::Site;
+use super::task::{self, Task};
+use super::work::{Next, Work};
+use super::{cleanup, data, fence, schema, validate};
+
+/// How often shard 0 is asked for tasks.
+const POLL: Duration = Duration::from_secs(1);
+/// Pause after an error.
+const RETRY: Duration = Duration::from_secs(1);
+/// Answers of the same kind after which a task that can be undone is given up.
+const GIVE_UP_AFTER: u32 = 5;
+/// Attempts to reach a new shard that does not answer, before a stop goes on without it.
+const UNREACHABLE_AFTER: u32 = 10;
+/// First half of the advisory lock's key: "pgdg".
+const LOCK_CLASS: i32 = 0x7067_6467;
+
+/// The hands of one shim for one database.
+pub struct Driver {
+    cluster: Arc<Cluster>,
+    shutdown: CancellationToken,
+    lead: Option<Node>,
+    unreachable: u32,
+}
+
+impl Driver {
+    /// Works until `shutdown`. A step that is under way is left where it is: every step can be
+    /// repeated, by us or by another shim.
+    pub async fn run(cluster: Arc<Cluster>, shutdown: CancellationToken) {
+        let mut driver = Self {
+            cluster,
+            shutdown: shutdown.clone(),
+            lead: None,
+            unreachable: 0,
+        };
+        let rounds = async {
+            loop {
+                if let Err(error) = driver.round().await {
+                    tracing::warn!(database = driver.cluster.name(), %error, "task not driven");
+                }
+                sleep(POLL).await;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = rounds => {}
+        }
+    }
+
+    async fn round(&mut self) -> Result<(), WorkflowError> {
+        let site = Site::of(&self.cluster);
+        let lead = match self.lead.take().filter(|lead| !lead.is_closed()) {
+            Some(lead) => lead,
+            None => Node::connect(&site, site.first()?, None).await?,
+        };
+        let tasks = task::unfinished(&lead).await?;
+        self.lead = Some(lead);
+        for task in tasks {
+            let cluster = Arc::clone(&self.cluster);
+            let flipped = move || {
+                let cluster = Arc::clone(&cluster);
+                tokio::spawn(async move {
+                    // The watcher finds it a second later if this fails.
+                    if let Err(error) = cluster.refresh().await {
+                        tracing::warn!(%error, "topology not refreshed after the flip");
+                    }
+                });
+            };
+            match drive(&site, task, &self.shutdown, flipped).await {
+                Ok(Outcome::Busy | Outcome::Finished | Outcome::Interrupted) => {
+                    self.unreachable = 0;
+                }
+                Err(WorkflowError::Unreachable { .. } | WorkflowError::Silent { .. })
+                    if self.unreachable >= UNREACHABLE_AFTER =>
+                {
+                    stop_without_target(&site, task).await?;
+                }
+                Err(error) => {
+                    self.unreachable += 1;
+                    self.note(task, &error).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the error on the task, where the operator looks.
+    async fn note(&self, task: TaskId, error: &WorkflowError) {
+        tracing::warn!(task_id = %task, %error, "step failed, will be repeated");
+        if let Some(lead) = &self.lead {
+            let columns = json!({ "error": error.to_string() });
+            // If shard 0 is what failed, the log line above is all there can be.
+            let _ = task::progress(lead, task, &columns).await;
+        }
+    }
+}
+
+/// Why [`drive`] came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The task is done or aborted.
+    Finished,
+    /// Somebody else drives it.
+    Busy,
+    /// We were asked to end.
+    Interrupted,
+}
+
+/// Drives one task as far as it goes. `flipped` is called as soon as the new shard serves and again
+/// when every shard says so.
+///
+/// # Errors
+/// When a step fails for now; call it again.
+pub async fn drive(
+    site: &Site,
+    task: TaskId,
+    shutdown: &CancellationToken,
+    flipped: impl Fn(),
+) -> Result<Outcome, WorkflowError> {
+    let lead = Node::connect(site, site.first()?, Some(task)).await?;
+    let row = task::read(&lead, task).await?;
+    let shard = row.shard()?;
+    let Some(address) = site.new_shard(shard) else {
+        return undeclared(&lead, &row, site).await;
+    };
+    let target = Node::connect(site, address, Some(task)).await?;
+    if !lock(&target, task).await? {
+        return Ok(Outcome::Busy);
+    }
+    let columns = json!({ "coordinator": site.instance_id });
+    task::progress(&lead, task, &columns).await?;
+    let mut failures = 0;
+    loop {
+        let row = task::read(&lead, task).await?;
+        let state = row.state()?;
+        if state.is_terminal() {
+            return Ok(Outcome::Finished);
+        }
+        if shutdown.is_cancelled() {
+            return Ok(Outcome::Interrupted);
+        }
+        let work = Work {
+            site,
+            task: &row,
+            lead: &lead,
+            target: &target,
+            shard,
+            address,
+        };
+        match step(&work, state).await {
+            Ok(Next::Advance(event, detail)) => {
+                failures = 0;
+                advance(&lead, task, event, &detail).await?;
+                if matches!(event, Event::Decided | Event::Activated) {
+                    flipped();
+                }
+            }
+            Ok(Next::Wait(pause)) => {
+                failures = 0;
+                sleep(pause).await;
+            }
+            Err(error) if error.is_answer() && !lead.is_closed() && !target.is_closed() => {
+                failures += 1;
+                fail(&lead, &row, &error, failures).await?;
+                sleep(RETRY).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The work of one state.
+async fn step(work: &Work<'_>, state: State) -> Result<Next, WorkflowError> {
+    let undo = work.task.stopping || state == State::Lost;
+    match state {
+        // Only the new shard knows whether a flip was decided; that comes before any wish.
+        State::Deciding => fence::decide(work).await,
+        State::Activating => cleanup::activate(work).await,
+        State::Cleaning => cleanup::clean(work).await,
+        State::Fencing if undo => {
+            super::recover::settle(work).await?;
+            cleanup::undo(work).await
+        }
+        State::Validating
+        | State::SyncingSchema
+        | State::SyncingData
+        | State::Indexing
+        | State::Replicating
+        | State::AwaitingCutover
+        | State::Broken
+        | State::Lost
+            if undo =>
+        {
+            cleanup::undo(work).await
+        }
+        State::Validating => validate::validate(work).await,
+        State::SyncingSchema => schema::early(work).await,
+        State::SyncingData => data::copy(work).await,
+        State::Indexing => schema::late(work).await,
+        State::Replicating => data::catch_up(work).await,
+        State::AwaitingCutover => data::parked(work).await,
+        State::Fencing => fence::fence(work).await,
+        State::Broken => data::repaired(work).await,
+        State::Lost | State::Done | State::Aborted => Ok(Next::Wait(POLL)),
+    }
+}
+
+async fn advance(
+    lead: &Node,
+    task: TaskId,
+    event: Event,
+    detail: &Value,
+) -> Result<(), WorkflowError> {
+    // The event's own error is stored by task_advance, which also forgets that of a step that was
+    // repeated until it worked; except at the end, where it is kept for stopped tasks.
+    let columns = match (event, detail.get("pause_ms")) {
+        (Event::Decided, Some(pause_ms)) => json!({ "pause_ms": pause_ms }),
+        (Event::Cleaned, _) => json!({ "error": null }),
+        _ => json!({}),
+    };
+    if columns
+        .as_object()
+        .is_some_and(|columns| !columns.is_empty())
+    {
+        task::progress(lead, task, &columns).await?;
+    }
+    let state = task::advance(lead, task, event, detail).await?;
+    tracing::info!(task_id = %task, %event, state, "task advanced");
+    Ok(())
+}
+
+/// An answer that does not change: give up what can be undone, keep trying what cannot.
+async fn fail(
+    lead: &Node,
+    row: &Task,
+    error: &WorkflowError,
+    failures: u32,
+) -> Result<(), WorkflowError> {
+    tracing::warn!(task_id = %row.id(), %error, failures, "step failed");
+    let columns = json!({ "error": error.to_string() });
+    task::progress(lead, row.id(), &columns).await?;
+    let setting_up = matches!(
+        row.state()?,
+        State::Validating | State::SyncingSchema | State::SyncingData | State::Indexing
+    );
+    if failures == GIVE_UP_AFTER && setting_up && !row.stopping {
+        let detail = json!({ "error": error.to_string() });
+        task::advance(lead, row.id(), Event::StopRequested, &detail).await?;
+    }
+    Ok(())
+}
+
+/// The configuration no longer names the new shard: nothing to do but to say so, or to stop.
+async fn undeclared(lead: &Node, row: &Task, site: &Site) -> Result<Outcome, WorkflowError> {
+    if row.stopping {
+        stop_without_target(site, row.id()).await?;
+        return Ok(Outcome::Finished);
+    }
+    let text = format!(
+        "shard {} is not declared with provisioning = true",
+        row.shard()?
+    );
+    task::progress(lead, row.id(), &json!({ "error": text })).await?;
+    Ok(Outcome::Busy)
+}
+
+/// Stops a task whose new shard is gone. In *deciding* nobody may: the flip may be committed there.
+async fn stop_without_target(site: &Site, task: TaskId) -> Result<(), WorkflowError> {
+    let lead = Node::connect(site, site.first()?, Some(task)).await?;
+    let row = task::read(&lead, task).await?;
+    let state = row.state()?;
+    if !row.stopping || !state.is_before_point_of_no_return() || state == State::Deciding {
+        return Ok(());
+    }
+    let mut old = Vec::new();
+    for address in site.old_shards(row.shard()?) {
+        old.push(Node::connect(site, address, Some(task)).await?);
+    }
+    match cleanup::undo_without_target(&lead, &old, &row, &site.database).await? {
+        Next::Advance(event, detail) => advance(&lead, task, event, &detail).await,
+        Next::Wait(_) => Ok(()),
+    }
+}
+
+async fn lock(target: &Node, task: TaskId) -> Result<bool, WorkflowError> {
+    // Two halves of 32 bits: a cast keeps the low one, and two tasks that far apart never meet.
+    let key = task.0 as i32;
+    let row = target
+        .one(
+            "taking the task's lock",
+            "SELECT pg_try_advisory_lock($1, $2)",
+            &[&LOCK_CLASS, &key],
+        )
+        .await?;
+    Ok(row.get(0))
+}

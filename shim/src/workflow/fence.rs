@@ -1,0 +1,218 @@
+//! *Fencing*: for a moment no omni write is under way anywhere, and the new shard has all of them.
+//!
+//! Look first; then, shard by shard in order, take the gates with a short limit; on failure let go
+//! of all, pause at random and look again. Under the gates: a marker that is written on shard 0 and
+//! arrives on the new shard proves that everything before it was applied.
+
+use std::time::Duration;
+
+use pgdog_core::workflow::{Event, State};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::cut::{pause_at_random, release, take};
+use super::data::{self, Watched};
+use super::error::WorkflowError;
+use super::flip::{self, Flip};
+use super::gid::FlipGid;
+use super::look;
+use super::node::{Node, ident, literal};
+use super::recover::{self, Settled};
+use super::schema;
+use super::task;
+use super::work::{Next, Work};
+
+/// Limits for one gate, try by try.
+const LOCK_TIMEOUTS_MS: [u32; 5] = [300, 500, 1000, 2000, 3000];
+/// How long the marker may take.
+const MARKER_LIMIT: Duration = Duration::from_secs(2);
+const MARKER_POLL: Duration = Duration::from_millis(2);
+
+/// Sessions that are opened before any gate is taken.
+pub struct Sessions {
+    /// One per old shard, in order: what holds the gate is what is prepared.
+    pub gates: Vec<Node>,
+    /// On the new shard, for its part of the flip.
+    pub new: Node,
+}
+
+/// Tries to fence and to flip.
+///
+/// # Errors
+/// When a node does not answer; who comes next settles what is left.
+pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
+    // Somebody may have died here before us.
+    if recover::settle(work).await? == Settled::Committed {
+        task::advance(work.lead, work.task.id(), Event::FenceHeld, &Value::Null).await?;
+        return Ok(Next::Advance(Event::Decided, Value::Null));
+    }
+    let sessions = Sessions {
+        gates: work.old_shards().await?,
+        new: work.another_target().await?,
+    };
+    let mut blocked = String::new();
+    for (number, lock_timeout_ms) in LOCK_TIMEOUTS_MS.into_iter().enumerate() {
+        if number > 0 {
+            pause_at_random().await;
+        }
+        match look_first(work, &sessions).await? {
+            Looked::Over(next) => return Ok(next),
+            Looked::Wait(why) => {
+                blocked = why;
+                continue;
+            }
+            Looked::Clear => {}
+        }
+        let flip = flip::prepare_plan(work, &sessions).await?;
+        let started = Instant::now();
+        match take(&sessions.gates, lock_timeout_ms).await {
+            Ok(()) => return fenced(work, &sessions, &flip, started).await,
+            Err(error) => {
+                let holders = look::holders(&sessions.gates).await;
+                release(&sessions.gates).await;
+                if !error.is_lock_conflict() {
+                    return Err(error);
+                }
+                blocked = match holders {
+                    Ok(holders) => look::named(&holders),
+                    Err(_) => error.to_string(),
+                };
+                tracing::info!(task_id = %work.task.id(), lock_timeout_ms, %blocked, "gate is held");
+            }
+        }
+    }
+    let error = format!("the gates could not be had: {blocked}");
+    Ok(Next::Advance(Event::FenceFailed, json!({ "error": error })))
+}
+
+/// *Deciding*, found by somebody who did not begin it.
+///
+/// # Errors
+/// When the new shard does not answer: nobody may decide then.
+pub async fn decide(work: &Work<'_>) -> Result<Next, WorkflowError> {
+    Ok(match recover::settle(work).await? {
+        Settled::Committed => Next::Advance(Event::Decided, json!({ "recovered": true })),
+        Settled::RolledBack => Next::Advance(Event::RolledBack, json!({ "recovered": true })),
+    })
+}
+
+enum Looked {
+    Clear,
+    Wait(String),
+    Over(Next),
+}
+
+async fn look_first(work: &Work<'_>, sessions: &Sessions) -> Result<Looked, WorkflowError> {
+    let now = task::read(work.lead, work.task.id()).await?;
+    if now.stopping || now.state()? != State::Fencing {
+        // The next round reads the row again and does what it says.
+        return Ok(Looked::Over(Next::Wait(Duration::ZERO)));
+    }
+    let stream = match data::watch(work).await? {
+        Watched::Over(next) => return Ok(Looked::Over(next)),
+        Watched::Alive(stream) => stream,
+    };
+    if !stream.is_close() {
+        return Ok(Looked::Wait(format!(
+            "the new shard is {} bytes behind",
+            stream.lag_bytes
+        )));
+    }
+    let holders = look::holders(&sessions.gates).await?;
+    Ok(look::blocker(&holders).map_or(Looked::Clear, Looked::Wait))
+}
+
+/// All gates are held from here on, until the flip is prepared or they are released.
+async fn fenced(
+    work: &Work<'_>,
+    sessions: &Sessions,
+    flip: &Flip,
+    started: Instant,
+) -> Result<Next, WorkflowError> {
+    match proved(work, sessions, flip).await {
+        Ok(None) => {}
+        Ok(Some(why)) => {
+            release(&sessions.gates).await;
+            return Ok(Next::Advance(Event::FenceFailed, json!({ "error": why })));
+        }
+        Err(error) => {
+            release(&sessions.gates).await;
+            return Err(error);
+        }
+    }
+    flip::flip(work, sessions, flip, started).await
+}
+
+/// None when the new shard is proved to be equal; otherwise why it is not.
+async fn proved(
+    work: &Work<'_>,
+    sessions: &Sessions,
+    flip: &Flip,
+) -> Result<Option<String>, WorkflowError> {
+    let Some(first) = sessions.gates.first() else {
+        return Err(WorkflowError::Wrong("no shard serves".into()));
+    };
+    let (arrived, same) =
+        tokio::try_join!(marker_arrives(work, &flip.gid), schema_is_same(work, first))?;
+    Ok(match (arrived, same) {
+        (false, _) => Some(format!(
+            "the marker did not reach the new shard within {} ms",
+            MARKER_LIMIT.as_millis()
+        )),
+        (true, false) => Some("the omni tables' definitions changed since the copy".into()),
+        (true, true) => None,
+    })
+}
+
+/// The marker goes through a session of its own: it must be committed to be sent.
+async fn marker_arrives(work: &Work<'_>, gid: &FlipGid) -> Result<bool, WorkflowError> {
+    let (task, attempt, value) = (gid.task, gid.attempt, literal(&gid.to_string()));
+    let write = format!(
+        "INSERT INTO pgdog.marker (task_id, attempt, value, written_at) \
+         VALUES ({task}, {attempt}, {value}, now()) ON CONFLICT (task_id, attempt) \
+         DO UPDATE SET value = excluded.value, written_at = excluded.written_at"
+    );
+    let read = format!(
+        "SELECT FROM pgdog.marker WHERE task_id = {task} AND attempt = {attempt} \
+         AND value = {value}"
+    );
+    let deadline = Instant::now() + MARKER_LIMIT;
+    work.lead.batch("writing the marker", &write).await?;
+    loop {
+        if work.target.counted("waiting for the marker", &read).await? == [1] {
+            return Ok(true);
+        }
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        sleep(MARKER_POLL).await;
+    }
+}
+
+/// Compares the fingerprint and carries the sequences over. setval is not transactional; harmless if
+/// the flip is rolled back, the next try sets them again.
+async fn schema_is_same(work: &Work<'_>, first: &Node) -> Result<bool, WorkflowError> {
+    let fingerprint = schema::fingerprint(first).await?;
+    if work.task.fingerprint.as_deref() != Some(&fingerprint) {
+        return Ok(false);
+    }
+    const SQL: &str = "SELECT schemaname::text, sequencename::text, last_value FROM pg_sequences \
+         WHERE last_value IS NOT NULL AND schemaname <> 'pgdog'";
+    let rows = first.rows("reading sequences", SQL, &[]).await?;
+    let set = rows.iter().map(|row| {
+        let name = format!("{}.{}", ident(row.get(0)), ident(row.get(1)));
+        // A sequence that is missing there gives NULL, and nothing is set.
+        format!(
+            "setval(to_regclass({}), {})",
+            literal(&name),
+            row.get::<_, i64>(2)
+        )
+    });
+    let set: Vec<String> = set.collect();
+    // A target list holds 1664 columns at most.
+    for part in set.chunks(1000) {
+        let sql = format!("SELECT {}", part.join(", "));
+        work.target.batch("setting sequences", &sql).await?;
+    }
+    Ok(true)
+}
