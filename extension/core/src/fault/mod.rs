@@ -4,6 +4,8 @@
 //! own. A message is one line, lower case, without a full stop; a hint is a sentence.
 
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
