@@ -1,2 +1,61 @@
-//! The Postgres extension of pgdog.
+//! The Postgres extension of pgdog: a node's truth about the cluster, and its checks.
+//!
+//! ```text
+//! hooks        the two chained hooks; nothing but the order of things
+//!  ├ fence     may this statement write (read) these tables now?
+//!  │  ├ topology   the node's row, cached by the backend until it changes
+//!  │  ├ registry   which tables are sharded or omnisharded, cached likewise
+//!  │  └ transaction  the epoch at which this transaction entered the gate
+//!  ├ utility   which tables a utility statement writes
+//!  ├ ddl       the freeze of the schema while a task copies it
+//!  └ wait      SET pgdog.wait_lsn: the read guard
+//! gucs         every parameter; commit_lsn and incarnation fill two of them
+//! node, placement, workflow, omni   functions that SQL calls
+//! lists, report   Postgres' lists, core's faults as Postgres errors
+//! store        scans and SPI: the only place that reads tables
+//! ```
+//! The SQL of the extension is in `sql/`; its C functions are named there by hand.
+
+mod commit_lsn;
+mod ddl;
+mod fence;
+mod gucs;
+mod hooks;
+mod incarnation;
+mod lists;
+mod node;
+mod omni;
+mod placement;
+mod registry;
+mod report;
+mod store;
+mod topology;
+mod transaction;
+mod utility;
+mod wait;
+mod workflow;
+
+use pgrx::prelude::*;
+
+use crate::report::raise;
+
 pgrx::pg_module_magic!();
+
+/// Called by Postgres when the library is loaded: parameters, callbacks, hooks.
+#[allow(non_snake_case)]
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    // SAFETY: a plain bool of the backend's globals; this is the only thread.
+    if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        raise(&pgdog_core::fault::Fault::WrongState {
+            what: "pgdog must be loaded at server start".into(),
+            why: "its fence has to see every session".into(),
+            hint: Some("Add pgdog to shared_preload_libraries and restart the server.".into()),
+        });
+    }
+    gucs::define();
+    incarnation::install();
+    transaction::install();
+    topology::install();
+    hooks::install();
+}

@@ -1,0 +1,172 @@
+//! The freeze: while a task copies the schema to a new shard, nobody changes it here.
+//!
+//! DDL also takes the gate, as omni writes do, so that a flip waits for it and it for the flip.
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::TaskId;
+use pgrx::prelude::*;
+
+use crate::lists::pointers;
+use crate::report::raise;
+use crate::utility::named;
+use crate::{fence, gucs, store, topology};
+
+/// Checks a utility statement that is neither COPY nor TRUNCATE.
+///
+/// # Safety
+/// `node` is a valid utility statement.
+pub(crate) unsafe fn check(node: *mut pg_sys::Node) {
+    // SAFETY: by the caller's promise, and globals of this process.
+    unsafe {
+        if pg_sys::GetCommandLogLevel(node) != pg_sys::LogStmtLevel::LOGSTMT_DDL
+            || pg_sys::creating_extension
+            || fence::is_exempt()
+            || pg_sys::RecoveryInProgress()
+            || is_outside_the_schema(node)
+        {
+            return;
+        }
+    }
+    let Some(here) = topology::current() else {
+        return;
+    };
+    // SAFETY: by the caller's promise.
+    if unsafe { is_temporary(node) } {
+        return;
+    }
+    fence::take_gate(&here);
+    if let Some(task) = freezing_task()
+        && gucs::session_task() != Some(task.to_string())
+    {
+        raise(&Fault::SchemaFrozen { task });
+    }
+}
+
+fn freezing_task() -> Option<TaskId> {
+    let mut frozen = None;
+    store::scan(store::relation(c"task_intents")?, |row| {
+        frozen = frozen.max(row.value(0).map(TaskId));
+    });
+    frozen
+}
+
+/// Roles, databases, tablespaces, replication, and what only rewrites data.
+///
+/// # Safety
+/// `node` is a valid utility statement.
+unsafe fn is_outside_the_schema(node: *mut pg_sys::Node) -> bool {
+    use pg_sys::NodeTag::*;
+    use pg_sys::ObjectType::{
+        OBJECT_DATABASE, OBJECT_PUBLICATION, OBJECT_ROLE, OBJECT_SUBSCRIPTION,
+    };
+    // SAFETY: the tag says of which type the node is.
+    match unsafe { (*node).type_ } {
+        T_CreatedbStmt
+        | T_DropdbStmt
+        | T_AlterDatabaseStmt
+        | T_AlterDatabaseSetStmt
+        | T_AlterDatabaseRefreshCollStmt
+        | T_CreateTableSpaceStmt
+        | T_DropTableSpaceStmt
+        | T_AlterTableSpaceOptionsStmt
+        | T_CreateRoleStmt
+        | T_AlterRoleStmt
+        | T_AlterRoleSetStmt
+        | T_DropRoleStmt
+        | T_GrantRoleStmt
+        | T_AlterSystemStmt
+        | T_CreatePublicationStmt
+        | T_AlterPublicationStmt
+        | T_CreateSubscriptionStmt
+        | T_AlterSubscriptionStmt
+        | T_DropSubscriptionStmt
+        | T_RefreshMatViewStmt
+        | T_ClusterStmt => true,
+        T_DropStmt => {
+            // SAFETY: see above.
+            let kind = unsafe { (*node.cast::<pg_sys::DropStmt>()).removeType };
+            kind == OBJECT_PUBLICATION
+        }
+        T_RenameStmt => {
+            // SAFETY: see above.
+            let kind = unsafe { (*node.cast::<pg_sys::RenameStmt>()).renameType };
+            matches!(
+                kind,
+                OBJECT_DATABASE | OBJECT_ROLE | OBJECT_PUBLICATION | OBJECT_SUBSCRIPTION
+            )
+        }
+        _ => false,
+    }
+}
+
+/// True if the statement is about temporary relations only: those concern nobody else.
+///
+/// # Safety
+/// `node` is a valid utility statement.
+unsafe fn is_temporary(node: *mut pg_sys::Node) -> bool {
+    use pg_sys::NodeTag::*;
+    // SAFETY: the tag says of which type the node is; names are resolved without locks.
+    unsafe {
+        match (*node).type_ {
+            T_CreateStmt => creates_temporary((*node.cast::<pg_sys::CreateStmt>()).relation),
+            T_CreateSeqStmt => creates_temporary((*node.cast::<pg_sys::CreateSeqStmt>()).sequence),
+            T_ViewStmt => creates_temporary((*node.cast::<pg_sys::ViewStmt>()).view),
+            T_CreateTableAsStmt => {
+                let into = (*node.cast::<pg_sys::CreateTableAsStmt>()).into;
+                !into.is_null() && creates_temporary((*into).rel)
+            }
+            T_AlterTableStmt => {
+                is_temporary_name((*node.cast::<pg_sys::AlterTableStmt>()).relation)
+            }
+            T_IndexStmt => is_temporary_name((*node.cast::<pg_sys::IndexStmt>()).relation),
+            T_RenameStmt => is_temporary_name((*node.cast::<pg_sys::RenameStmt>()).relation),
+            T_CreateTrigStmt => {
+                is_temporary_name((*node.cast::<pg_sys::CreateTrigStmt>()).relation)
+            }
+            T_RuleStmt => is_temporary_name((*node.cast::<pg_sys::RuleStmt>()).relation),
+            T_AlterSeqStmt => is_temporary_name((*node.cast::<pg_sys::AlterSeqStmt>()).sequence),
+            T_DropStmt => drops_temporary(&*node.cast()),
+            _ => false,
+        }
+    }
+}
+
+/// # Safety
+/// `variable` is NULL or a valid range variable.
+unsafe fn creates_temporary(variable: *mut pg_sys::RangeVar) -> bool {
+    // SAFETY: by the caller's promise.
+    let Some(variable) = (unsafe { variable.as_ref() }) else {
+        return false;
+    };
+    let named_so = !variable.schemaname.is_null()
+        // SAFETY: a schema name is a C string.
+        && unsafe { std::ffi::CStr::from_ptr(variable.schemaname) } == c"pg_temp";
+    named_so || variable.relpersistence == pg_sys::RELPERSISTENCE_TEMP as i8
+}
+
+/// # Safety
+/// `variable` is NULL or a valid range variable.
+unsafe fn is_temporary_name(variable: *mut pg_sys::RangeVar) -> bool {
+    // SAFETY: by the caller's promise; a look-up in the system cache.
+    unsafe {
+        !variable.is_null()
+            && named(variable).is_some_and(|relation| {
+                pg_sys::get_rel_persistence(relation) == pg_sys::RELPERSISTENCE_TEMP as i8
+            })
+    }
+}
+
+fn drops_temporary(drop: &pg_sys::DropStmt) -> bool {
+    use pg_sys::ObjectType::{OBJECT_INDEX, OBJECT_SEQUENCE, OBJECT_TABLE, OBJECT_VIEW};
+    if !matches!(
+        drop.removeType,
+        OBJECT_TABLE | OBJECT_INDEX | OBJECT_SEQUENCE | OBJECT_VIEW
+    ) {
+        return false;
+    }
+    // SAFETY: for these kinds of objects, every member is a list of names.
+    unsafe {
+        pointers(drop.objects)
+            .all(|names| is_temporary_name(pg_sys::makeRangeVarFromNameList(names.cast())))
+    }
+}

@@ -1,0 +1,167 @@
+//! The fence: a statement that was routed by an older topology is refused before it does anything.
+//!
+//! ```text
+//!                    session epoch                 compared with
+//! omni write         gate first, then compared     epoch
+//! sharded write      compared                      placement_epoch
+//! sharded read       compared, if one is set       placement_epoch (epoch if pgdog.fan_out)
+//! no epoch at all    reads free; writes refused unless allowed; superusers may
+//! ```
+//! Lock order: the gate before everything that the statement itself locks later. It is kept to
+//! the end of the transaction, through PREPARE and through a crash.
+
+use std::ffi::CStr;
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::Epoch;
+use pgrx::prelude::*;
+
+use crate::registry::{Class, class_of};
+use crate::report::raise;
+use crate::topology::{State, Topology};
+use crate::{gucs, topology, transaction};
+
+/// True where no check applies, whatever the statement: workers of a parallel query (their leader
+/// was checked), logical replication, recovery (no writes), an upgrade of the server.
+pub(crate) fn is_exempt() -> bool {
+    // SAFETY: globals and functions that read the state of this process.
+    unsafe {
+        pg_sys::ParallelWorkerNumber >= 0
+            || pg_sys::IsBinaryUpgrade
+            || pg_sys::am_walsender
+            || pg_sys::IsLogicalWorker()
+    }
+}
+
+/// The epoch that speaks for this statement: the session's, or the one that it entered by.
+pub(crate) fn effective_epoch() -> Option<Epoch> {
+    gucs::session_epoch().max(transaction::entered())
+}
+
+/// Checks a statement that writes these relations; takes the gate if one is omnisharded.
+pub(crate) fn check_writes(targets: &[pg_sys::Oid]) {
+    // SAFETY: reads the state of this server.
+    if targets.is_empty() || is_exempt() || unsafe { pg_sys::RecoveryInProgress() } {
+        return;
+    }
+    let Some(mut here) = topology::current() else {
+        return;
+    };
+    let mut class = strictest(targets);
+    if class == Class::Unlisted {
+        return;
+    }
+    refuse_unless_serving(&here, targets);
+    if class == Class::Omni {
+        take_gate(&here);
+        // Whatever the wait was for has changed the world by now.
+        let Some(now) = topology::current() else {
+            return;
+        };
+        here = now;
+        class = strictest(targets);
+        refuse_unless_serving(&here, targets);
+    }
+    let Some(session) = effective_epoch() else {
+        if !may_write_directly() {
+            raise(&Fault::DirectWrite {
+                table: name_of(first_declared(targets)),
+            });
+        }
+        return;
+    };
+    match class {
+        Class::Unlisted => {}
+        Class::Sharded => compare(session, here.placement_epoch),
+        Class::Omni => compare(session, here.epoch),
+    }
+}
+
+/// Checks a statement that only reads these relations. Without an epoch, reads are free.
+pub(crate) fn check_reads(targets: impl Iterator<Item = pg_sys::Oid>) {
+    let Some(session) = effective_epoch() else {
+        return;
+    };
+    if is_exempt() {
+        return;
+    }
+    let Some(here) = topology::current() else {
+        return;
+    };
+    let node = if gucs::FAN_OUT.get() {
+        here.epoch
+    } else {
+        here.placement_epoch
+    };
+    if session >= node {
+        return;
+    }
+    for target in targets {
+        if class_of(target) == Class::Sharded {
+            compare(session, node);
+        }
+    }
+}
+
+/// Takes the gate for this transaction; waits for a flip that is in progress.
+///
+/// Taken for every statement, not once per transaction: a second time costs a look-up in the
+/// backend's own lock table, and a rolled back savepoint may have let go of the first one.
+pub(crate) fn take_gate(here: &Topology) {
+    // SAFETY: within a transaction; an error (cancel, lock_timeout, deadlock) unwinds.
+    unsafe {
+        pg_sys::LockRelationOid(here.gate, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE);
+    }
+}
+
+fn strictest(targets: &[pg_sys::Oid]) -> Class {
+    targets
+        .iter()
+        .map(|target| class_of(*target))
+        .max()
+        .unwrap_or(Class::Unlisted)
+}
+
+fn first_declared(targets: &[pg_sys::Oid]) -> pg_sys::Oid {
+    let declared = targets
+        .iter()
+        .find(|target| class_of(**target) != Class::Unlisted);
+    declared.copied().unwrap_or(pg_sys::InvalidOid)
+}
+
+fn compare(session: Epoch, node: Epoch) {
+    if session < node {
+        raise(&Fault::StaleTopology { session, node });
+    }
+}
+
+fn refuse_unless_serving(here: &Topology, targets: &[pg_sys::Oid]) {
+    match here.state {
+        State::Serving => {}
+        State::Provisioning if gucs::session_task().is_some() => {}
+        State::Provisioning => raise(&Fault::WrongState {
+            what: format!(
+                "table {} cannot be written yet",
+                name_of(first_declared(targets))
+            ),
+            why: "this node is being filled and does not serve".into(),
+            hint: Some("Write through pgdog, or wait until the shard serves.".into()),
+        }),
+    }
+}
+
+fn may_write_directly() -> bool {
+    // SAFETY: reads the role of this session.
+    gucs::ALLOW_DIRECT_WRITES.get() || unsafe { pg_sys::superuser() }
+}
+
+fn name_of(relation: pg_sys::Oid) -> String {
+    // SAFETY: a look-up in the system cache; the name is copied at once.
+    unsafe {
+        let name = pg_sys::get_rel_name(relation);
+        if name.is_null() {
+            return relation.to_u32().to_string();
+        }
+        CStr::from_ptr(name).to_string_lossy().into_owned()
+    }
+}

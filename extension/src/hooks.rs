@@ -1,0 +1,166 @@
+//! The two hooks, chained in front of whatever was there.
+//!
+//! Neither hook function carries `#[pg_guard]`: an error of the statement itself that passed a
+//! guard would lose its SQLSTATE (if pgrx doesn't know it) and its CONTEXT. Our own checks run in
+//! guarded functions before, or after, and these frames own nothing that needs dropping.
+
+use std::ffi::{c_char, c_int};
+use std::sync::OnceLock;
+
+use pgrx::prelude::*;
+
+use crate::lists::{integers, pointers};
+use crate::{ddl, fence, gucs, transaction, utility, wait};
+
+static NEXT_EXECUTOR: OnceLock<pg_sys::ExecutorStart_hook_type> = OnceLock::new();
+static NEXT_UTILITY: OnceLock<pg_sys::ProcessUtility_hook_type> = OnceLock::new();
+
+/// Postgres' own functions, declared here because pgrx's bindings are guarded, see above.
+mod standard {
+    use std::ffi::{c_char, c_int};
+
+    use pgrx::pg_sys;
+
+    unsafe extern "C-unwind" {
+        #[link_name = "standard_ExecutorStart"]
+        pub(super) fn executor_start(query: *mut pg_sys::QueryDesc, flags: c_int);
+
+        #[link_name = "standard_ProcessUtility"]
+        pub(super) fn process_utility(
+            statement: *mut pg_sys::PlannedStmt,
+            text: *const c_char,
+            read_only: bool,
+            context: pg_sys::ProcessUtilityContext::Type,
+            parameters: pg_sys::ParamListInfo,
+            environment: *mut pg_sys::QueryEnvironment,
+            receiver: *mut pg_sys::DestReceiver,
+            completion: *mut pg_sys::QueryCompletion,
+        );
+    }
+}
+
+/// Puts the hooks in front of those that are there.
+pub(crate) fn install() {
+    // SAFETY: the postmaster runs _PG_init alone, before any other thread or process exists.
+    unsafe {
+        NEXT_EXECUTOR.get_or_init(|| pg_sys::ExecutorStart_hook);
+        pg_sys::ExecutorStart_hook = Some(executor_start);
+        NEXT_UTILITY.get_or_init(|| pg_sys::ProcessUtility_hook);
+        pg_sys::ProcessUtility_hook = Some(process_utility);
+    }
+}
+
+unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags: c_int) {
+    // SAFETY: Postgres passes a valid query; the next hook and the standard function take the
+    // same arguments.
+    unsafe {
+        if flags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as c_int == 0 {
+            before_executor(query);
+        }
+        match NEXT_EXECUTOR.get() {
+            Some(Some(next)) => next(query, flags),
+            Some(None) | None => standard::executor_start(query, flags),
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // Postgres' signature
+unsafe extern "C-unwind" fn process_utility(
+    statement: *mut pg_sys::PlannedStmt,
+    text: *const c_char,
+    read_only: bool,
+    context: pg_sys::ProcessUtilityContext::Type,
+    parameters: pg_sys::ParamListInfo,
+    environment: *mut pg_sys::QueryEnvironment,
+    receiver: *mut pg_sys::DestReceiver,
+    completion: *mut pg_sys::QueryCompletion,
+) {
+    // SAFETY: as above.
+    unsafe {
+        before_utility(statement, context);
+        let chained = match NEXT_UTILITY.get() {
+            Some(Some(next)) => *next,
+            Some(None) | None => standard::process_utility,
+        };
+        chained(
+            statement,
+            text,
+            read_only,
+            context,
+            parameters,
+            environment,
+            receiver,
+            completion,
+        );
+        after_utility(statement);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn before_executor(query: *mut pg_sys::QueryDesc) {
+    // SAFETY: the planned statement and its range table outlive the call.
+    unsafe {
+        let statement = (*query).plannedstmt;
+        let writes = (*statement).resultRelations;
+        if writes.is_null() {
+            if fence::effective_epoch().is_some() {
+                let entries = pointers((*statement).rtable);
+                fence::check_reads(entries.filter_map(|entry| relation_of(entry.cast())));
+            }
+            return;
+        }
+        let entries: Vec<_> = pointers((*statement).rtable).collect();
+        let targets: Vec<pg_sys::Oid> = integers(writes)
+            .filter_map(|nth| relation_of(entries[nth as usize - 1].cast()))
+            .collect();
+        fence::check_writes(&targets);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn before_utility(
+    statement: *mut pg_sys::PlannedStmt,
+    context: pg_sys::ProcessUtilityContext::Type,
+) {
+    use pg_sys::NodeTag::{T_CopyStmt, T_TransactionStmt, T_TruncateStmt};
+    // SAFETY: the node's tag says of which type it is.
+    unsafe {
+        let node = (*statement).utilityStmt;
+        match (*node).type_ {
+            T_TransactionStmt => {
+                let kind = (*node.cast::<pg_sys::TransactionStmt>()).kind;
+                if kind == pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED {
+                    transaction::note_commit_prepared();
+                }
+            }
+            T_CopyStmt => fence::check_writes(&utility::copied_into(&*node.cast())),
+            T_TruncateStmt => fence::check_writes(&utility::truncated(&*node.cast())),
+            _ if context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_SUBCOMMAND => {}
+            _ => ddl::check(node),
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn after_utility(statement: *mut pg_sys::PlannedStmt) {
+    // SAFETY: as above; a SET leaves its own statement alone.
+    unsafe {
+        let node = (*statement).utilityStmt;
+        if (*node).type_ != pg_sys::NodeTag::T_VariableSetStmt {
+            return;
+        }
+        let set = &*node.cast::<pg_sys::VariableSetStmt>();
+        let value_given = set.kind == pg_sys::VariableSetKind::VAR_SET_VALUE;
+        if value_given && std::ffi::CStr::from_ptr(set.name) == c"pgdog.wait_lsn" {
+            wait::until_replayed(gucs::WAIT_LSN.get());
+        }
+    }
+}
+
+/// # Safety
+/// `entry` is a valid range table entry.
+unsafe fn relation_of(entry: *mut pg_sys::RangeTblEntry) -> Option<pg_sys::Oid> {
+    // SAFETY: by the caller's promise.
+    let entry = unsafe { &*entry };
+    (entry.rtekind == pg_sys::RTEKind::RTE_RELATION).then_some(entry.relid)
+}

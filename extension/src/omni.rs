@@ -1,0 +1,54 @@
+//! Entering the gate, and the trigger that tells every backend that its cache is old.
+
+use pgdog_core::fault::Fault;
+use pgrx::prelude::*;
+
+use crate::report::raise;
+use crate::{fence, topology, transaction};
+
+/// Takes the gate, then answers with the topology that holds as long as the gate is held.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn omni_enter()
+-> TableIterator<'static, (name!(version, i64), name!(epoch, i64), name!(shards, i32))> {
+    let Some(before) = topology::current() else {
+        raise(&Fault::WrongState {
+            what: "cannot enter the gate".into(),
+            why: "this node was not declared as a shard yet".into(),
+            hint: Some("SELECT pgdog.install_node(shard, shards).".into()),
+        });
+    };
+    fence::take_gate(&before);
+    // The wait may have been for a flip; the row is read with a fresh snapshot, not the query's.
+    let now = topology::current().unwrap_or(before);
+    transaction::note_entered(now.epoch);
+    let epoch = i64::try_from(now.epoch.0).unwrap_or(i64::MAX);
+    TableIterator::once((now.version, epoch, now.shards))
+}
+
+/// `pg_finfo` of the trigger below.
+#[unsafe(no_mangle)]
+#[doc(hidden)]
+pub extern "C-unwind" fn pg_finfo_pgdog_invalidate() -> &'static pg_sys::Pg_finfo_record {
+    const RECORD: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+    &RECORD
+}
+
+/// Row trigger `pgdog.invalidate()`: sends a relation invalidation when the change commits.
+///
+/// # Safety
+/// Called by Postgres' function manager.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub unsafe extern "C-unwind" fn pgdog_invalidate(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: the context says whether this is a trigger call; then it is TriggerData.
+    unsafe {
+        let context = (*call).context;
+        if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+            error!("pgdog.invalidate() is a trigger function");
+        }
+        pg_sys::CacheInvalidateRelcache((*context.cast::<pg_sys::TriggerData>()).tg_relation);
+    }
+    // Trigger functions return a null pointer, not SQL NULL.
+    pg_sys::Datum::null()
+}

@@ -1,0 +1,180 @@
+//! Which tables are sharded or omnisharded, by OID, cached by each backend.
+//!
+//! Names are resolved one relation at a time, when a statement first touches it. Any relation's
+//! change (a rename, a partition attached, a column added) empties the resolved ones; the
+//! declarations themselves are read again only when their own tables change.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
+use std::ffi::{CStr, CString};
+
+use pgrx::prelude::*;
+
+use crate::lists::oids;
+use crate::store;
+
+/// What a relation is to pgdog. Ordered: a statement is as strict as its strictest relation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// Not declared.
+    Unlisted,
+    /// Rows live on one shard each.
+    Sharded,
+    /// The same rows on every shard.
+    Omni,
+}
+
+/// The declarations.
+#[derive(Default)]
+struct Declared {
+    sharded: HashSet<(String, String)>,
+    omni: HashSet<(String, String)>,
+    /// Columns that make any table sharded.
+    columns: Vec<CString>,
+}
+
+#[derive(Default)]
+struct Cache {
+    declared: Option<(u64, Declared)>,
+    classes: HashMap<pg_sys::Oid, Class>,
+    classes_of: u64,
+}
+
+thread_local! {
+    static CACHE: RefCell<Cache> = RefCell::default();
+    /// `sharded_tables` and `omnisharded_tables`; InvalidOid while they aren't known.
+    static RELATIONS: Cell<[pg_sys::Oid; 2]> = const { Cell::new([pg_sys::InvalidOid; 2]) };
+    static DECLARATIONS_CHANGED: Cell<u64> = const { Cell::new(0) };
+    static ANYTHING_CHANGED: Cell<u64> = const { Cell::new(0) };
+}
+
+unsafe extern "C-unwind" {
+    /// Not bound by pgrx. Called inside `pg_guard_ffi_boundary` only.
+    fn get_partition_ancestors(relation: pg_sys::Oid) -> *mut pg_sys::List;
+}
+
+/// Called from invalidation callbacks, at any time: only counts.
+pub(crate) fn note_relation_changed(relation: pg_sys::Oid) {
+    ANYTHING_CHANGED.set(ANYTHING_CHANGED.get() + 1);
+    let own = RELATIONS.get();
+    if relation == pg_sys::InvalidOid
+        || own.contains(&relation)
+        || own.contains(&pg_sys::InvalidOid)
+    {
+        DECLARATIONS_CHANGED.set(DECLARATIONS_CHANGED.get() + 1);
+    }
+}
+
+/// The class of a relation. A partition is what its topmost declared ancestor is.
+pub(crate) fn class_of(relation: pg_sys::Oid) -> Class {
+    if relation.to_u32() < pg_sys::FirstNormalObjectId {
+        return Class::Unlisted;
+    }
+    // The cache is taken out while it is used: an invalidation or an error in the middle finds
+    // an empty one, never a borrowed one.
+    let mut cache = CACHE.take();
+    loop {
+        let seen = (DECLARATIONS_CHANGED.get(), ANYTHING_CHANGED.get());
+        if cache.classes_of != seen.1 {
+            cache.classes.clear();
+            cache.classes_of = seen.1;
+        }
+        let known = cache.classes.get(&relation).copied();
+        if let Some(class) = known {
+            CACHE.set(cache);
+            return class;
+        }
+        let declared = match cache.declared.take() {
+            Some((of, declared)) if of == seen.0 => declared,
+            _ => read(),
+        };
+        let class = resolve(&declared, relation);
+        cache.declared = Some((seen.0, declared));
+        if (DECLARATIONS_CHANGED.get(), ANYTHING_CHANGED.get()) == seen {
+            cache.classes.insert(relation, class);
+        }
+    }
+}
+
+fn read() -> Declared {
+    let mut declared = Declared::default();
+    let (Some(sharded), Some(omni)) = (
+        store::relation(c"sharded_tables"),
+        store::relation(c"omnisharded_tables"),
+    ) else {
+        RELATIONS.set([pg_sys::InvalidOid; 2]);
+        return declared;
+    };
+    RELATIONS.set([sharded, omni]);
+    store::scan(sharded, |row| {
+        let (schema, table, column) = (
+            row.value::<String>(0),
+            row.value::<String>(1),
+            row.value::<String>(2),
+        );
+        match (schema, table, column) {
+            (Some(schema), Some(table), _) if !table.is_empty() => {
+                declared.sharded.insert((schema, table));
+            }
+            (_, _, Some(column)) => declared.columns.extend(CString::new(column).ok()),
+            _ => {}
+        }
+    });
+    store::scan(omni, |row| {
+        if let (Some(schema), Some(table)) = (row.value(0), row.value(1)) {
+            declared.omni.insert((schema, table));
+        }
+    });
+    declared
+}
+
+fn resolve(declared: &Declared, relation: pg_sys::Oid) -> Class {
+    if let Some(class) = resolve_alone(declared, relation) {
+        return class;
+    }
+    // SAFETY: look-ups in the system caches; the list is read before anything can free it.
+    unsafe {
+        if !pg_sys::get_rel_relispartition(relation) {
+            return Class::Unlisted;
+        }
+        let ancestors = pg_sys::ffi::pg_guard_ffi_boundary(|| get_partition_ancestors(relation));
+        oids(ancestors)
+            .into_iter()
+            .rev()
+            .find_map(|ancestor| resolve_alone(declared, ancestor))
+            .unwrap_or(Class::Unlisted)
+    }
+}
+
+/// The class by the relation's own name: a declaration by name goes before one by column.
+fn resolve_alone(declared: &Declared, relation: pg_sys::Oid) -> Option<Class> {
+    // SAFETY: look-ups in the system caches; the names are copied at once.
+    let (schema, table) = unsafe {
+        if pg_sys::get_rel_persistence(relation) == pg_sys::RELPERSISTENCE_TEMP as i8 {
+            return None;
+        }
+        let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(relation));
+        (text(schema)?, text(pg_sys::get_rel_name(relation))?)
+    };
+    let own = schema == "pgdog" || schema == "information_schema";
+    let name = (schema, table);
+    if declared.omni.contains(&name) {
+        return Some(Class::Omni);
+    }
+    if declared.sharded.contains(&name) {
+        return Some(Class::Sharded);
+    }
+    let has_column = |column: &CString| {
+        // SAFETY: look-up in the system cache by a C string that outlives it.
+        unsafe { pg_sys::get_attnum(relation, column.as_ptr()) > 0 }
+    };
+    (!own && declared.columns.iter().any(has_column)).then_some(Class::Sharded)
+}
+
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+unsafe fn text(name: *mut std::ffi::c_char) -> Option<String> {
+    // SAFETY: by the caller's promise.
+    let name = unsafe { name.as_ref().map(|first| CStr::from_ptr(first)) };
+    name.and_then(|name| name.to_str().ok()).map(str::to_owned)
+}

@@ -1,0 +1,367 @@
+-- Which tables are sharded and which are the same everywhere. Every change raises the epoch of
+-- this node in the same transaction, whoever makes it.
+
+CREATE TABLE pgdog.sharded_tables (
+    schema_name   text        NOT NULL DEFAULT 'public',
+    table_name    text        NOT NULL,
+    column_name   text        NOT NULL CONSTRAINT sharded_tables_column_named CHECK (column_name <> ''),
+    data_type     text        NOT NULL
+        CONSTRAINT sharded_tables_data_type CHECK (data_type IN ('bigint', 'varchar', 'uuid')),
+    strategy      text        NOT NULL
+        CONSTRAINT sharded_tables_strategy CHECK (strategy IN ('hash', 'lookup_query', 'lookup', 'mapping')),
+    lookup_query  text,
+    lookup_result text        NOT NULL DEFAULT 'value'
+        CONSTRAINT sharded_tables_lookup_result CHECK (lookup_result IN ('value', 'shard')),
+    lookup_table  text,
+    mapping       jsonb,
+    declared_at   timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT sharded_tables_pkey PRIMARY KEY (schema_name, table_name, column_name),
+    CONSTRAINT sharded_tables_lookup_query_given
+        CHECK ((lookup_query IS NOT NULL) = (strategy IN ('lookup_query', 'lookup'))),
+    CONSTRAINT sharded_tables_lookup_table_given CHECK ((lookup_table IS NOT NULL) = (strategy = 'lookup')),
+    CONSTRAINT sharded_tables_mapping_given
+        CHECK (strategy <> 'mapping' OR mapping IS NOT NULL),
+    CONSTRAINT sharded_tables_shard_excludes_mapping
+        CHECK (lookup_result <> 'shard' OR (strategy = 'lookup_query' AND mapping IS NULL))
+);
+COMMENT ON TABLE pgdog.sharded_tables IS 'tables whose rows live on one shard each, and how a key becomes a shard';
+COMMENT ON COLUMN pgdog.sharded_tables.schema_name IS 'schema; empty together with table_name: any schema';
+COMMENT ON COLUMN pgdog.sharded_tables.table_name IS 'table; empty: every table that has the column and is not declared by name';
+COMMENT ON COLUMN pgdog.sharded_tables.lookup_query IS 'lookup_query: one column by $1; lookup: the whole map, two columns';
+COMMENT ON COLUMN pgdog.sharded_tables.lookup_result IS 'shard: the lookup answers the shard number; value: the answer is placed as a key is';
+
+CREATE TABLE pgdog.omnisharded_tables (
+    schema_name text        NOT NULL DEFAULT 'public',
+    table_name  text        NOT NULL CONSTRAINT omnisharded_tables_named CHECK (table_name <> ''),
+    declared_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT omnisharded_tables_pkey PRIMARY KEY (schema_name, table_name)
+);
+COMMENT ON TABLE pgdog.omnisharded_tables IS 'tables that have the same rows on every shard';
+GRANT SELECT ON pgdog.sharded_tables, pgdog.omnisharded_tables TO PUBLIC;
+
+CREATE FUNCTION pgdog.placement_changed() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $function$
+BEGIN
+    UPDATE pgdog.topology SET epoch = epoch + 1 WHERE state <> 'empty';
+    RETURN NULL;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.placement_changed() IS 'trigger: placement changed here, so older epochs are refused';
+
+CREATE TRIGGER sharded_tables_invalidate AFTER INSERT OR UPDATE OR DELETE ON pgdog.sharded_tables
+    FOR EACH ROW EXECUTE FUNCTION pgdog.invalidate();
+CREATE TRIGGER sharded_tables_epoch AFTER INSERT OR UPDATE OR DELETE ON pgdog.sharded_tables
+    FOR EACH ROW EXECUTE FUNCTION pgdog.placement_changed();
+CREATE TRIGGER sharded_tables_truncate AFTER TRUNCATE ON pgdog.sharded_tables
+    FOR EACH STATEMENT EXECUTE FUNCTION pgdog.placement_changed();
+ALTER TABLE pgdog.sharded_tables
+    ENABLE ALWAYS TRIGGER sharded_tables_invalidate,
+    ENABLE ALWAYS TRIGGER sharded_tables_epoch,
+    ENABLE ALWAYS TRIGGER sharded_tables_truncate;
+
+CREATE TRIGGER omnisharded_tables_invalidate AFTER INSERT OR UPDATE OR DELETE ON pgdog.omnisharded_tables
+    FOR EACH ROW EXECUTE FUNCTION pgdog.invalidate();
+CREATE TRIGGER omnisharded_tables_epoch AFTER INSERT OR UPDATE OR DELETE ON pgdog.omnisharded_tables
+    FOR EACH ROW EXECUTE FUNCTION pgdog.placement_changed();
+CREATE TRIGGER omnisharded_tables_truncate AFTER TRUNCATE ON pgdog.omnisharded_tables
+    FOR EACH STATEMENT EXECUTE FUNCTION pgdog.placement_changed();
+ALTER TABLE pgdog.omnisharded_tables
+    ENABLE ALWAYS TRIGGER omnisharded_tables_invalidate,
+    ENABLE ALWAYS TRIGGER omnisharded_tables_epoch,
+    ENABLE ALWAYS TRIGGER omnisharded_tables_truncate;
+
+CREATE TABLE pgdog.task_intents (
+    task_id    bigint      NOT NULL CONSTRAINT task_intents_pkey PRIMARY KEY,
+    kind       text        NOT NULL DEFAULT 'add_shard',
+    shard      integer,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE pgdog.task_intents IS 'a row freezes the schema of this node for the life of the task';
+GRANT SELECT ON pgdog.task_intents TO PUBLIC;
+
+CREATE FUNCTION pgdog.lock_placement(target regclass) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    task bigint;
+BEGIN
+    -- Lock order: the gate, then the table. The gate drains writers that fan out, the table's own
+    -- lock drains every writer of the table; who waited meanwhile sees the new epoch.
+    LOCK TABLE pgdog.gate IN SHARE ROW EXCLUSIVE MODE;
+    SELECT task_id INTO task FROM pgdog.task_intents ORDER BY task_id LIMIT 1;
+    IF task IS NOT NULL AND task::text <> current_setting('pgdog.task_id') THEN
+        RAISE EXCEPTION 'placement is frozen by task %', task
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('Wait for the task, or SELECT pgdog.stop_task(%s) on shard 0.', task);
+    END IF;
+    IF target IS NOT NULL THEN
+        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', target);
+    END IF;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.lock_placement(regclass) IS 'holds back all writers whom a change of placement concerns';
+
+CREATE FUNCTION pgdog.require_declarable(target regclass) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    rel pg_class;
+BEGIN
+    SELECT * INTO STRICT rel FROM pg_class WHERE oid = target;
+    IF NOT pg_has_role(pgdog.caller(), rel.relowner, 'USAGE')
+       AND NOT pg_has_role(pgdog.caller(), 'pgdog', 'USAGE') THEN
+        RAISE EXCEPTION 'must be owner of table %', target
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    IF rel.relkind NOT IN ('r', 'p') OR rel.relpersistence = 't' OR rel.relispartition
+       OR rel.relnamespace::regnamespace::text IN ('pg_catalog', 'information_schema', 'pgdog') THEN
+        RAISE EXCEPTION '% cannot be declared', target
+            USING ERRCODE = 'wrong_object_type',
+                  DETAIL = 'Only ordinary and partitioned tables of users can be sharded or omnisharded.',
+                  HINT = 'Declare the topmost table of a partition tree.';
+    END IF;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.require_declarable(regclass) IS 'error unless the caller may declare this table';
+
+CREATE FUNCTION pgdog.declare_sharded(
+    target regclass, key_column text, key_type text, query text, result text, rules jsonb
+) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    wanted pgdog.sharded_tables;
+    found  pgdog.sharded_tables;
+    types  text[];
+BEGIN
+    IF target IS NULL THEN
+        PERFORM pgdog.require_operator();
+    ELSE
+        PERFORM pgdog.require_declarable(target);
+    END IF;
+    PERFORM pgdog.lock_placement(target);
+
+    wanted.column_name := key_column;
+    wanted.data_type := key_type;
+    wanted.strategy := CASE WHEN query IS NOT NULL THEN 'lookup_query'
+                            WHEN rules IS NOT NULL THEN 'mapping' ELSE 'hash' END;
+    wanted.lookup_query := query;
+    wanted.lookup_result := coalesce(result, 'value');
+    wanted.mapping := rules;
+    wanted.declared_at := now();
+    wanted.schema_name := '';
+    wanted.table_name := '';
+    IF target IS NOT NULL THEN
+        SELECT n.nspname, c.relname INTO STRICT wanted.schema_name, wanted.table_name
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
+        types := CASE key_type
+            WHEN 'bigint' THEN ARRAY['smallint', 'integer', 'bigint']
+            WHEN 'varchar' THEN ARRAY['text', 'character varying', 'character']
+            WHEN 'uuid' THEN ARRAY['uuid'] END;
+        IF NOT EXISTS (SELECT FROM pg_attribute a
+                        WHERE a.attrelid = target AND a.attname = key_column
+                          AND a.attnum > 0 AND NOT a.attisdropped) THEN
+            RAISE EXCEPTION 'column "%" of table % does not exist', key_column, target
+                USING ERRCODE = 'undefined_column';
+        END IF;
+        IF NOT EXISTS (SELECT FROM pg_attribute a
+                        WHERE a.attrelid = target AND a.attname = key_column
+                          AND format_type(a.atttypid, NULL) = ANY (types)) THEN
+            RAISE EXCEPTION 'column "%" of table % is not of type %', key_column, target, key_type
+                USING ERRCODE = 'datatype_mismatch';
+        END IF;
+    END IF;
+    IF EXISTS (SELECT FROM pgdog.omnisharded_tables o
+                WHERE (o.schema_name, o.table_name) = (wanted.schema_name, wanted.table_name)) THEN
+        RAISE EXCEPTION 'table % is omnisharded', target
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('SELECT pgdog.unshard_table(%L) first.', target);
+    END IF;
+
+    -- A table has one key; the same declaration again changes nothing, so no epoch either.
+    SELECT * INTO found FROM pgdog.sharded_tables s
+     WHERE (s.schema_name, s.table_name) = (wanted.schema_name, wanted.table_name)
+       AND (s.table_name <> '' OR s.column_name = wanted.column_name);
+    IF found.column_name IS NOT NULL THEN
+        wanted.declared_at := found.declared_at;
+        wanted.lookup_table := found.lookup_table;
+        IF wanted IS NOT DISTINCT FROM found THEN
+            RETURN;
+        END IF;
+        RAISE EXCEPTION 'table % is already sharded in another way', coalesce(target::text, 'with any name')
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('by column %s, type %s, strategy %s',
+                                  found.column_name, found.data_type, found.strategy),
+                  HINT = format('SELECT pgdog.unshard_table(%L) first.', coalesce(target::text, ''));
+    END IF;
+    INSERT INTO pgdog.sharded_tables SELECT wanted.*;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.declare_sharded(regclass, text, text, text, text, jsonb) IS
+    'the part of shard_table() that writes; checks the caller itself';
+
+CREATE FUNCTION pgdog.named_table(table_name text) RETURNS regclass
+LANGUAGE plpgsql STABLE STRICT
+AS $function$
+DECLARE
+    -- No pinned search_path here: names mean what they mean to the caller.
+    target pg_catalog.regclass := pg_catalog.to_regclass(table_name);
+BEGIN
+    IF target IS NULL THEN
+        RAISE EXCEPTION 'relation "%" does not exist', table_name USING ERRCODE = 'undefined_table';
+    END IF;
+    RETURN target;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.named_table(text) IS 'table of that name on the search path of the caller, or 42P01';
+
+CREATE FUNCTION pgdog.shard_table(
+    table_name text,
+    column_name text,
+    data_type text DEFAULT 'bigint',
+    lookup_query text DEFAULT NULL,
+    lookup_result text DEFAULT 'value',
+    mapping jsonb DEFAULT NULL
+) RETURNS void
+LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF lookup_query IS NOT NULL THEN
+        PERFORM pgdog.check_lookup_query(lookup_query, data_type, lookup_result);
+    END IF;
+    PERFORM pgdog.declare_sharded(
+        CASE WHEN table_name <> '' THEN pgdog.named_table(table_name) END,
+        column_name, data_type, lookup_query, lookup_result, mapping);
+END
+$function$;
+COMMENT ON FUNCTION pgdog.shard_table(text, text, text, text, text, jsonb) IS
+    'declares a table as sharded by a column (empty table name: every table with that column) and raises the epoch of this node';
+
+CREATE FUNCTION pgdog.check_lookup_query(lookup_query text, data_type text, lookup_result text)
+RETURNS void
+LANGUAGE plpgsql
+AS $function$
+DECLARE
+    plan jsonb;
+    key_type text;
+BEGIN
+    key_type := CASE data_type WHEN 'bigint' THEN 'bigint' WHEN 'uuid' THEN 'uuid' ELSE 'text' END;
+    IF lookup_query !~ '\$1\M' OR lookup_query ~ '\$([2-9]|1[0-9])' OR lookup_query ~ ';\s*\S' THEN
+        RAISE EXCEPTION 'lookup query must be one SELECT that refers to $1 and to no other parameter'
+            USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
+    END IF;
+    BEGIN
+        -- EXPLAIN analyses the query without running it; a write shows as ModifyTable.
+        EXECUTE pg_catalog.format('EXPLAIN (VERBOSE, FORMAT JSON, COSTS off) %s',
+                       pg_catalog.regexp_replace(lookup_query, '\$1\M',
+                                                 '(SELECT NULL::' || key_type || ')', 'g')) INTO plan;
+    EXCEPTION WHEN syntax_error THEN
+        RAISE EXCEPTION 'lookup query must be one SELECT of one column'
+            USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
+    END;
+    IF plan::text ~ '"Node Type": "(ModifyTable|LockRows)"'
+       OR pg_catalog.jsonb_array_length(plan #> '{0,Plan,Output}') IS DISTINCT FROM 1 THEN
+        RAISE EXCEPTION 'lookup query must be one read-only SELECT of one column'
+            USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
+    END IF;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.check_lookup_query(text, text, text) IS
+    'error 22023 unless the text is one read-only SELECT of one column by $1';
+
+CREATE FUNCTION pgdog.declare_omnisharded(target regclass) RETURNS void
+LANGUAGE plpgsql STRICT SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    namespace name;
+    relation name;
+BEGIN
+    PERFORM pgdog.require_declarable(target);
+    PERFORM pgdog.lock_placement(target);
+    SELECT n.nspname, c.relname INTO STRICT namespace, relation
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
+    IF EXISTS (SELECT FROM pgdog.sharded_tables s
+                WHERE (s.schema_name, s.table_name) = (namespace, relation)) THEN
+        RAISE EXCEPTION 'table % is sharded', target
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('SELECT pgdog.unshard_table(%L) first.', target);
+    END IF;
+    INSERT INTO pgdog.omnisharded_tables (schema_name, table_name)
+    VALUES (namespace, relation) ON CONFLICT DO NOTHING;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.declare_omnisharded(regclass) IS
+    'the part of omni_table() that writes; checks the caller itself';
+
+CREATE FUNCTION pgdog.omni_table(table_name text) RETURNS void
+LANGUAGE plpgsql STRICT
+AS $function$
+BEGIN
+    PERFORM pgdog.declare_omnisharded(pgdog.named_table(table_name));
+END
+$function$;
+COMMENT ON FUNCTION pgdog.omni_table(text) IS
+    'declares a table as having the same rows on every shard and raises the epoch of this node';
+
+CREATE FUNCTION pgdog.withdraw_declaration(target regclass) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    namespace name := '';
+    relation name := '';
+BEGIN
+    IF target IS NULL THEN
+        PERFORM pgdog.require_operator();
+    ELSE
+        PERFORM pgdog.require_declarable(target);
+        SELECT n.nspname, c.relname INTO STRICT namespace, relation
+          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
+    END IF;
+    PERFORM pgdog.lock_placement(target);
+    DELETE FROM pgdog.sharded_tables s
+     WHERE (s.schema_name, s.table_name) = (namespace, relation);
+    DELETE FROM pgdog.omnisharded_tables o
+     WHERE (o.schema_name, o.table_name) = (namespace, relation);
+END
+$function$;
+COMMENT ON FUNCTION pgdog.withdraw_declaration(regclass) IS
+    'the part of unshard_table() that writes; checks the caller itself';
+
+CREATE FUNCTION pgdog.unshard_table(table_name text) RETURNS void
+LANGUAGE plpgsql STRICT
+AS $function$
+BEGIN
+    PERFORM pgdog.withdraw_declaration(
+        CASE WHEN table_name <> '' THEN pgdog.named_table(table_name) END);
+END
+$function$;
+COMMENT ON FUNCTION pgdog.unshard_table(text) IS
+    'withdraws the declaration of a table and raises the epoch of this node';
+REVOKE ALL ON FUNCTION pgdog.lock_placement(regclass) FROM PUBLIC;
+
+CREATE FUNCTION pgdog.shard_for(schema_name text, table_name text, key text) RETURNS integer
+LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'shard_for_wrapper';
+COMMENT ON FUNCTION pgdog.shard_for(text, text, text) IS 'shard of a key of a table, by schema and name';
+
+CREATE FUNCTION pgdog.shard_for(table_name text, key text) RETURNS integer
+LANGUAGE sql STABLE STRICT PARALLEL RESTRICTED
+AS $function$
+    SELECT pgdog.shard_for(n.nspname::text, c.relname::text, key)
+      FROM pg_catalog.pg_class c
+      JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+     WHERE c.oid OPERATOR(pg_catalog.=) pgdog.named_table(table_name)::pg_catalog.oid
+$function$;
+COMMENT ON FUNCTION pgdog.shard_for(text, text) IS
+    'shard on which pgdog would look for a key of a table; runs the look-up if the table has one';
+
+CREATE FUNCTION pgdog.hash_shard(data_type text, key text, shards integer) RETURNS integer
+LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'hash_shard_wrapper';
+COMMENT ON FUNCTION pgdog.hash_shard(text, text, integer) IS
+    'shard of a key by PostgreSQL''s hash partitioning, without any declaration';
