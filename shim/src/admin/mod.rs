@@ -7,16 +7,59 @@
 pub mod host;
 
 mod command;
+mod parse;
+mod reconnect;
+mod reload;
+mod show_clients;
+mod show_config;
+mod show_databases;
+mod show_floors;
+mod show_instances;
+mod show_lists;
+mod show_lookups;
+mod show_pools;
+mod show_prepared;
+mod show_replication;
+mod show_replication_slots;
+mod show_servers;
+mod show_stats;
+mod show_tasks;
+mod show_topology;
+mod show_version;
+mod shutdown;
 
 use std::sync::Arc;
 
 use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
 
-pub use command::{Args, Command, Output};
+use crate::nodes::{Cluster, Role, tasks};
+
+pub use command::{Args, Command, Output, Running};
 pub use host::Host;
 
-/// What exists.
-const COMMANDS: &[&Command] = &[];
+/// What exists, in the order in which an unknown command is told.
+const COMMANDS: &[&Command] = &[
+    &show_clients::COMMAND,
+    &show_servers::COMMAND,
+    &show_pools::COMMAND,
+    &show_stats::COMMAND,
+    &show_databases::COMMAND,
+    &show_replication::COMMAND,
+    &show_replication_slots::COMMAND,
+    &show_floors::COMMAND,
+    &show_topology::COMMAND,
+    &show_lookups::COMMAND,
+    &show_instances::COMMAND,
+    &show_tasks::COMMAND,
+    &show_prepared::COMMAND,
+    &show_lists::COMMAND,
+    &show_config::COMMAND,
+    &show_version::COMMAND,
+    &reload::COMMAND,
+    &reconnect::COMMAND,
+    &shutdown::COMMAND,
+];
 
 /// Runs operator commands.
 pub struct Admin {
@@ -35,8 +78,145 @@ impl Admin {
     }
 
     /// Runs one command; an empty text gives an empty output.
+    ///
+    /// # Errors
+    /// 42601 for a command that does not exist; else what the command says.
     pub async fn run(&self, text: &str) -> Result<Output, Fault> {
-        let _ = (text, COMMANDS);
-        unimplemented!()
+        let words = parse::words(text)?;
+        if words.is_empty() {
+            return Ok(Output::default());
+        }
+        let Some(command) = find(&words) else {
+            return Err(unknown(&words));
+        };
+        let args = Args {
+            words: words[command.words.len()..]
+                .iter()
+                .map(|word| word.text.clone())
+                .collect(),
+            usage: command.usage,
+        };
+        (command.run)(self, &args).await
+    }
+
+    /// The logical database of that name.
+    ///
+    /// # Errors
+    /// 3D000.
+    pub fn cluster(&self, database: &str) -> Result<Arc<Cluster>, Fault> {
+        self.host
+            .clusters()
+            .into_iter()
+            .find(|cluster| cluster.name() == database)
+            .ok_or_else(|| Fault::UnknownDatabase {
+                database: database.to_owned(),
+            })
+    }
+
+    /// The logical database whose shard 0 has that task.
+    ///
+    /// # Errors
+    /// 42704 when none has it.
+    pub async fn cluster_of_task(&self, task: i64) -> Result<Arc<Cluster>, Fault> {
+        let id = pgdog_core::ids::TaskId(task);
+        for cluster in self.host.clusters() {
+            if !cluster.is_plain() && tasks::get(&cluster, id).await?.is_some() {
+                return Ok(cluster);
+            }
+        }
+        Err(Fault::UnknownObject {
+            kind: "task",
+            name: task.to_string(),
+        })
+    }
+}
+
+/// The command with the most words that the text starts with.
+fn find(words: &[parse::Word]) -> Option<&'static Command> {
+    COMMANDS
+        .iter()
+        .copied()
+        .filter(|command| {
+            words.len() >= command.words.len()
+                && command
+                    .words
+                    .iter()
+                    .zip(words)
+                    .all(|(ours, theirs)| theirs.is(ours))
+        })
+        .max_by_key(|command| command.words.len())
+}
+
+fn unknown(words: &[parse::Word]) -> Fault {
+    let text = words
+        .iter()
+        .map(|word| word.text.as_str())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let known = COMMANDS
+        .iter()
+        .map(|command| command.usage)
+        .collect::<Vec<_>>()
+        .join("; ");
+    Fault::Syntax {
+        message: format!("unknown admin command \"{text}\"; there are: {known}"),
+        position: None,
+    }
+}
+
+/// Shard and role of a node in any of these databases, for rows that know an address only.
+fn place(clusters: &[Arc<Cluster>], host: &str, port: u16) -> (Option<ShardNumber>, Option<Role>) {
+    for cluster in clusters {
+        for shard in &cluster.topology().shards {
+            let is_node =
+                |address: &crate::nodes::Address| address.host == host && address.port == port;
+            if is_node(&shard.primary) {
+                return (Some(shard.shard), Some(Role::Primary));
+            }
+            if shard.replicas.iter().any(is_node) {
+                return (Some(shard.shard), Some(Role::Replica));
+            }
+        }
+    }
+    (None, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Option<&'static str> {
+        find(&parse::words(text).expect("readable")).map(|command| command.usage)
+    }
+
+    #[test]
+    fn verbs_are_found_whatever_their_case_and_the_longest_wins() {
+        assert_eq!(found("show Pools;"), Some("SHOW POOLS"));
+        assert_eq!(found("SHOW REPLICATION"), Some("SHOW REPLICATION"));
+        assert_eq!(
+            found("show replication_slots"),
+            Some("SHOW REPLICATION_SLOTS")
+        );
+        assert_eq!(found("SHOW"), None);
+        assert_eq!(found("\"show\" pools"), None, "a quoted word is no verb");
+    }
+
+    #[test]
+    fn every_command_is_found_by_its_own_words() {
+        for command in COMMANDS {
+            assert_eq!(found(&command.words.join(" ")), Some(command.usage));
+            assert!(
+                command.usage.starts_with(command.words[0]),
+                "{}",
+                command.usage
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_tells_what_there_is() {
+        let fault = unknown(&parse::words("DO THIS").expect("readable"));
+        assert_eq!(fault.sqlstate(), "42601");
+        assert!(fault.message().contains("DO THIS") && fault.message().contains("SHOW TASKS"));
     }
 }

@@ -7,24 +7,44 @@
 //! |---|---|
 //! | `settings` | what the configuration declares about the database |
 //! | `topology` | the immutable picture that routing reads |
-//! | `cluster` | start, topology watch, refresh |
-//! | `manifest`, `declare` | pure: what the nodes said -> topology; declarations against the database |
-//! | `observed` | what one node says about itself (`pgdog.node` and its tables) |
-//! | `position` | replay positions and their monitor |
+//! | `cluster` | what sessions ask; background work |
+//! | `install` | once, before the listener opens: install, declare |
+//! | `declare` | pure: declarations of the configuration against the database |
+//! | `refresh` | loading the topology, one flight for all |
+//! | `manifest`, `rules` | pure: what the nodes said -> topology |
+//! | `node`, `observed`, `position` | one node under watch, what it says, where it is |
 //! | `lookup` | placement by a query, cached |
-//! | `coordinator` | names of two-phase transactions, the lock that shows that we live |
-//! | `recovery` | finishing two-phase transactions of dead coordinators |
-//! | `instances` | the registry on shard 0 |
-//! | `tasks` | the task functions on shard 0 |
-//! | `control` | control connections |
+//! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
+//! | `recovery`, `sweep` | finishing abandoned two-phase transactions: the rule, the hands |
+//! | `instances`, `tasks`, `slots` | registry, task functions, replication slots |
+//! | `control`, `trouble` | control connections, and their errors |
+
+mod control;
+mod coordinator;
+mod declare;
+mod install;
+mod lookup;
+mod node;
+mod refresh;
+mod rules;
+mod sweep;
+mod trouble;
 
 pub mod cluster;
+pub mod gid;
+pub mod instances;
+pub mod manifest;
+pub mod observed;
 pub mod position;
+pub mod recovery;
 pub mod settings;
+pub mod slots;
 pub mod tasks;
 pub mod topology;
 
 pub use cluster::Cluster;
+pub use gid::Gid;
+pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};
 pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
 pub use topology::{Address, ShardNodes, ShardedTable, Topology, Unlisted};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use pgdog_core::ids::ShardNumber;
 
 use super::topology::{Address, Unlisted};
+use crate::config::{self, Config, UnlistedTables};
 
 /// Everything a [`super::Cluster`] is started with.
 #[derive(Debug, Clone)]
@@ -99,5 +100,172 @@ impl Instance {
     /// A new random identity.
     pub fn new_id() -> String {
         format!("{:016x}", rand::random::<u64>())
+    }
+}
+
+/// Limit for one batch of lookups.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bound of the lookup cache of one database.
+const LOOKUP_CACHE_BYTES: u64 = 16 << 20;
+
+impl Settings {
+    /// What the files say about one logical database. `None` without a user to log in with.
+    pub fn from_config(config: &Config, database: &str, instance: Instance) -> Option<Self> {
+        let user = config.control_user(database)?;
+        Some(Self {
+            database: database.to_owned(),
+            nodes: config.nodes(database).map(declared_node).collect(),
+            sharded: config
+                .sharded_tables
+                .iter()
+                .filter(|table| table.database == database)
+                .map(declared_table)
+                .collect(),
+            omnisharded: config
+                .omnisharded_tables
+                .iter()
+                .filter(|entry| entry.database == database)
+                .flat_map(|entry| entry.tables.iter().map(|name| schema_and_name(name)))
+                .collect(),
+            unlisted: match config.general.unlisted_tables {
+                UnlistedTables::Refuse => Unlisted::Refused,
+                UnlistedTables::Omnisharded => Unlisted::Omnisharded,
+            },
+            user: user.name_on_node().to_owned(),
+            password: user.password_on_node().map(str::to_owned),
+            two_phase_commit: config.general.two_phase_commit,
+            lsn_check_interval: config.general.lsn_check_interval.into(),
+            connect_timeout: config.general.connect_timeout.into(),
+            lookup_timeout: LOOKUP_TIMEOUT,
+            lookup_cache_bytes: LOOKUP_CACHE_BYTES,
+            instance,
+        })
+    }
+}
+
+fn declared_node(node: &config::Database) -> DeclaredNode {
+    DeclaredNode {
+        shard: ShardNumber(node.shard),
+        address: Address {
+            host: node.host.clone(),
+            port: node.port,
+            database: node.database_on_node().to_owned(),
+        },
+        role: match node.role {
+            config::Role::Primary => DeclaredRole::Primary,
+            config::Role::Replica => DeclaredRole::Replica,
+            config::Role::Auto => DeclaredRole::Auto,
+        },
+        provisioning: node.provisioning,
+    }
+}
+
+fn declared_table(table: &config::ShardedTable) -> DeclaredTable {
+    // A mapping of keys and strings always makes JSON.
+    let mapping = serde_json::to_string(&table.mapping).ok();
+    DeclaredTable {
+        schema: table.schema.clone().unwrap_or_else(|| "public".to_owned()),
+        table: table.name.clone().unwrap_or_default(),
+        column: table.column.clone(),
+        data_type: table.data_type.name().to_owned(),
+        lookup_query: table.lookup_query.clone(),
+        lookup_result: table.lookup_result.unwrap_or_default().name().to_owned(),
+        mapping: mapping.filter(|_| !table.mapping.is_empty()),
+    }
+}
+
+fn schema_and_name(name: &str) -> (String, String) {
+    let (schema, table) = name.split_once('.').unwrap_or(("public", name));
+    (schema.to_owned(), table.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"
+[[databases]]
+name = "prod"
+host = "10.0.0.1"
+role = "auto"
+
+[[databases]]
+name = "prod"
+host = "10.0.0.2"
+port = 6000
+database_name = "app"
+shard = 1
+provisioning = true
+
+[[databases]]
+name = "other"
+host = "10.0.0.3"
+
+[[sharded_tables]]
+database = "prod"
+name = "orders"
+column = "tenant_id"
+data_type = "bigint"
+lookup_query = "SELECT shard_id FROM tenants WHERE id = $1"
+lookup_result = "shard"
+
+[[omnisharded_tables]]
+database = "prod"
+tables = ["tenants", "crm.accounts"]
+"#;
+    const USERS: &str = r#"
+[[users]]
+name = "app"
+database = "prod"
+password = "x"
+
+[[users]]
+name = "boss"
+database = "prod"
+password = "y"
+schema_admin = true
+"#;
+
+    fn settings(database: &str) -> Option<Settings> {
+        let config = Config::parse(CONFIG, USERS).expect("a valid configuration");
+        let instance = Instance {
+            instance_id: Instance::new_id(),
+            name: "a".into(),
+            addr: "a:1".into(),
+            version: "0".into(),
+            databases: vec!["prod".into()],
+        };
+        Settings::from_config(&config, database, instance)
+    }
+
+    #[test]
+    fn one_database_takes_its_own_entries_and_the_schema_admin() {
+        let prod = settings("prod").expect("has users");
+        assert_eq!(
+            (prod.user.as_str(), prod.password.as_deref()),
+            ("boss", Some("y"))
+        );
+        assert_eq!(prod.nodes.len(), 2);
+        assert_eq!(prod.nodes[1].address.to_string(), "10.0.0.2:6000/app");
+        assert!(prod.nodes[1].provisioning);
+        let pair = |schema: &str, name: &str| (schema.to_owned(), name.to_owned());
+        assert_eq!(
+            prod.omnisharded,
+            [pair("public", "tenants"), pair("crm", "accounts")]
+        );
+        assert_eq!(prod.sharded[0].lookup_result, "shard");
+        assert_eq!(prod.sharded[0].mapping, None);
+    }
+
+    #[test]
+    fn a_database_without_users_cannot_be_looked_after() {
+        assert!(settings("other").is_none());
+    }
+
+    #[test]
+    fn ids_of_instances_are_16_hex_digits_and_differ() {
+        let (one, two) = (Instance::new_id(), Instance::new_id());
+        assert_eq!(one.len(), 16);
+        assert_ne!(one, two);
     }
 }

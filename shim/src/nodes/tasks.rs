@@ -3,6 +3,7 @@
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{ShardNumber, TaskId};
 use serde_json::Value;
+use tokio_postgres::Row;
 
 use super::cluster::Cluster;
 
@@ -56,45 +57,142 @@ impl Task {
 }
 
 /// `pgdog.add_shard(...)`.
-pub async fn add_shard(_cluster: &Cluster, _request: &AddShard) -> Result<TaskId, Fault> {
-    unimplemented!()
+///
+/// # Errors
+/// 55000 with the number of the task that is in the way, or another guard's reason.
+pub async fn add_shard(cluster: &Cluster, request: &AddShard) -> Result<TaskId, Fault> {
+    let rows = cluster
+        .shard_session(ShardNumber(0))
+        .await?
+        .query(
+            "SELECT pgdog.add_shard($1::int, $2::bool, $3::text)::bigint",
+            &[
+                &i32::from(request.shard.0),
+                &request.auto,
+                &request.publication,
+            ],
+        )
+        .await?;
+    Ok(TaskId(one(&rows)?.get(0)))
 }
 
-/// `pgdog.cutover_shard(...)`; the task that it asked to cut over.
-pub async fn cutover_shard(_cluster: &Cluster, _shard: ShardNumber) -> Result<(), Fault> {
-    unimplemented!()
+/// `pgdog.cutover_shard(...)`.
+///
+/// # Errors
+/// 55000 when no task of this shard waits for its cutover.
+pub async fn cutover_shard(cluster: &Cluster, shard: ShardNumber) -> Result<(), Fault> {
+    let session = cluster.shard_session(ShardNumber(0)).await?;
+    session
+        .query(
+            "SELECT pgdog.cutover_shard($1::int)::text",
+            &[&i32::from(shard.0)],
+        )
+        .await?;
+    Ok(())
 }
 
 /// `pgdog.stop_task(...)`.
-pub async fn stop_task(_cluster: &Cluster, _task: TaskId) -> Result<(), Fault> {
-    unimplemented!()
+///
+/// # Errors
+/// 55000 past the point of no return, 42704 for an unknown task.
+pub async fn stop_task(cluster: &Cluster, task: TaskId) -> Result<(), Fault> {
+    let session = cluster.shard_session(ShardNumber(0)).await?;
+    session
+        .query("SELECT pgdog.stop_task($1::bigint)::text", &[&task.0])
+        .await?;
+    Ok(())
 }
 
 /// `pgdog.task_advance(...)`; the new status.
+///
+/// # Errors
+/// 55000 when the event does not fit the task's state.
 pub async fn task_advance(
-    _cluster: &Cluster,
-    _task: TaskId,
-    _event: &str,
-    _detail: Option<&Value>,
+    cluster: &Cluster,
+    task: TaskId,
+    event: &str,
+    detail: Option<&Value>,
 ) -> Result<String, Fault> {
-    unimplemented!()
+    let detail = detail.map(Value::to_string);
+    let rows = cluster
+        .shard_session(ShardNumber(0))
+        .await?
+        .query(
+            "SELECT pgdog.task_advance($1::bigint, $2::text, ($3::text)::jsonb)::text",
+            &[&task.0, &event, &detail],
+        )
+        .await?;
+    Ok(one(&rows)?.get(0))
 }
 
 /// `pgdog.task_progress(...)`.
-pub async fn task_progress(
-    _cluster: &Cluster,
-    _task: TaskId,
-    _progress: &Value,
-) -> Result<(), Fault> {
-    unimplemented!()
+///
+/// # Errors
+/// Shard 0 cannot be asked.
+pub async fn task_progress(cluster: &Cluster, task: TaskId, progress: &Value) -> Result<(), Fault> {
+    cluster
+        .shard_session(ShardNumber(0))
+        .await?
+        .query(
+            "SELECT pgdog.task_progress($1::bigint, ($2::text)::jsonb)::text",
+            &[&task.0, &progress.to_string()],
+        )
+        .await?;
+    Ok(())
 }
 
+const TASKS: &str = "
+SELECT (to_jsonb(t) || jsonb_build_object('elapsed_ms',
+          (extract(epoch FROM coalesce(finished_at, clock_timestamp()) - started_at)
+            * 1000)::bigint))::text
+FROM pgdog.tasks t";
+
 /// All tasks, newest first.
-pub async fn list(_cluster: &Cluster) -> Result<Vec<Task>, Fault> {
-    unimplemented!()
+///
+/// # Errors
+/// Shard 0 cannot be asked.
+pub async fn list(cluster: &Cluster) -> Result<Vec<Task>, Fault> {
+    let sql = format!("{TASKS} ORDER BY task_id DESC");
+    let rows = cluster
+        .shard_session(ShardNumber(0))
+        .await?
+        .query(&sql, &[])
+        .await?;
+    rows.iter().map(task).collect()
 }
 
 /// One task.
-pub async fn get(_cluster: &Cluster, _task: TaskId) -> Result<Option<Task>, Fault> {
-    unimplemented!()
+///
+/// # Errors
+/// Shard 0 cannot be asked.
+pub async fn get(cluster: &Cluster, task_id: TaskId) -> Result<Option<Task>, Fault> {
+    let sql = format!("{TASKS} WHERE task_id = $1::bigint");
+    let rows = cluster
+        .shard_session(ShardNumber(0))
+        .await?
+        .query(&sql, &[&task_id.0])
+        .await?;
+    rows.first().map(task).transpose()
+}
+
+fn task(row: &Row) -> Result<Task, Fault> {
+    let unreadable = |why: String| Fault::Internal {
+        why: format!("row of pgdog.tasks: {why}"),
+    };
+    let row: serde_json::Map<String, Value> =
+        serde_json::from_str(row.get(0)).map_err(|error| unreadable(error.to_string()))?;
+    let task_id = row
+        .get("task_id")
+        .and_then(Value::as_i64)
+        .ok_or_else(|| unreadable("no task_id".into()))?;
+    Ok(Task {
+        task_id: TaskId(task_id),
+        row,
+    })
+}
+
+fn one(rows: &[Row]) -> Result<&Row, Fault> {
+    rows.first().ok_or_else(|| Fault::Internal {
+        why: "a task function returned no row".into(),
+    })
 }

@@ -65,3 +65,30 @@ pub enum Unlisted {
     /// Treated as omnisharded.
     Omnisharded,
 }
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}/{}", self.host, self.port, self.database)
+    }
+}
+
+impl Topology {
+    /// The picture before the first load: nothing serves.
+    pub fn empty(unlisted: Unlisted) -> Self {
+        Self {
+            version: TopologyVersion(0),
+            shards: Vec::new(),
+            sharded: Vec::new(),
+            omnisharded: Vec::new(),
+            unlisted,
+        }
+    }
+
+    /// A number that rises with every change of placement or layout: an epoch only ever rises, so
+    /// their sum does.
+    pub fn generation(&self) -> u64 {
+        self.shards
+            .iter()
+            .fold(self.version.0, |sum, shard| sum.wrapping_add(shard.epoch.0))
+    }
+}

@@ -1,0 +1,271 @@
+//! What one node says about itself: the view `pgdog.node`, and the tables that say where rows live.
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::{Epoch, Incarnation, ShardNumber, Timeline, TopologyVersion};
+use pgdog_core::lsn::Lsn;
+use tokio_postgres::Row;
+
+use super::control::Session;
+use super::topology::Address;
+
+/// One look at a node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Facts {
+    /// A standby.
+    pub in_recovery: bool,
+    /// None: a plain PostgreSQL without the extension.
+    pub extension: Option<NodeFacts>,
+}
+
+/// What only a node with the extension can say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeFacts {
+    /// Which cluster of PostgreSQL.
+    pub system_identifier: String,
+    /// Its timeline.
+    pub timeline: Timeline,
+    /// This start of this server.
+    pub incarnation: Incarnation,
+    /// Replayed up to here; on a primary the insert position.
+    pub replayed: Option<Lsn>,
+    /// Received up to here.
+    pub received: Option<Lsn>,
+    /// Age of the last replayed commit in ms.
+    pub lag_ms: Option<u64>,
+    /// The shard that it is part of; None while empty.
+    pub shard: Option<ShardNumber>,
+    /// Number of shards, as this node knows it.
+    pub shards: u16,
+    /// Its fence counter.
+    pub epoch: Epoch,
+    /// Its topology version.
+    pub version: TopologyVersion,
+    /// How far its installation is.
+    pub state: NodeState,
+    /// `max_prepared_transactions`; 0: no two-phase commit here.
+    pub max_prepared: i32,
+}
+
+/// `pgdog.topology.state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeState {
+    /// The extension was created, nothing else.
+    Empty,
+    /// Being filled by `ADD SHARD`.
+    Provisioning,
+    /// Part of the cluster.
+    Serving,
+}
+
+impl Facts {
+    /// What the topology depends on, without the positions that change all the time.
+    pub fn identity(&self) -> impl PartialEq + Send + use<> {
+        let node = self.extension.as_ref().map(|node| {
+            (
+                node.system_identifier.clone(),
+                (node.timeline, node.incarnation.clone()),
+                (
+                    node.shard,
+                    node.shards,
+                    node.epoch,
+                    node.version,
+                    node.state,
+                ),
+            )
+        });
+        (self.in_recovery, node)
+    }
+}
+
+const PROBE: &str =
+    "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.to_regclass('pgdog.node') IS NOT NULL";
+
+const NODE: &str = "
+SELECT in_recovery, system_identifier::text, timeline::int4, incarnation::text,
+       replay_lsn::text, receive_lsn::text,
+       CASE WHEN in_recovery
+            THEN (extract(epoch FROM clock - last_replay_at) * 1000)::int8 END AS lag_ms,
+       shard::int4, shards::int4, epoch::int8, topology_version::int8, state::text,
+       pg_catalog.current_setting('max_prepared_transactions')::int4 AS max_prepared
+FROM pgdog.node";
+
+/// Whether the node has the extension, and whether it is a standby.
+pub(super) async fn probe(session: &Session) -> Result<(bool, bool), Fault> {
+    let rows = session.query(PROBE, &[]).await?;
+    let row = rows.first().expect("a SELECT without FROM has one row");
+    Ok((row.get(0), row.get(1)))
+}
+
+/// Reads `pgdog.node`.
+pub(super) async fn node(session: &Session, address: &Address) -> Result<Facts, Fault> {
+    let rows = session
+        .query_within(super::node::POLL_TIMEOUT, NODE, &[])
+        .await?;
+    match rows.first() {
+        Some(row) => Ok(facts(row)),
+        None => Err(super::trouble::wrong_state(
+            &format!("pgdog.node of {address} is empty"),
+            "Create the extension anew: DROP EXTENSION pgdog; CREATE EXTENSION pgdog.",
+        )),
+    }
+}
+
+fn facts(row: &Row) -> Facts {
+    let lsn = |column: &str| {
+        row.get::<_, Option<String>>(column)
+            .and_then(|text| text.parse::<Lsn>().ok())
+    };
+    let state = match row.get::<_, &str>("state") {
+        "serving" => NodeState::Serving,
+        "provisioning" => NodeState::Provisioning,
+        _ => NodeState::Empty,
+    };
+    Facts {
+        in_recovery: row.get("in_recovery"),
+        extension: Some(NodeFacts {
+            system_identifier: row.get("system_identifier"),
+            timeline: Timeline(unsigned(row.get::<_, i32>("timeline"))),
+            incarnation: Incarnation(row.get("incarnation")),
+            replayed: lsn("replay_lsn"),
+            received: lsn("receive_lsn"),
+            lag_ms: row
+                .get::<_, Option<i64>>("lag_ms")
+                .map(|ms| ms.max(0).unsigned_abs()),
+            shard: row.get::<_, Option<i32>>("shard").and_then(shard_number),
+            shards: u16::try_from(row.get::<_, i32>("shards")).unwrap_or(0),
+            epoch: Epoch(row.get::<_, i64>("epoch").max(0).unsigned_abs()),
+            version: TopologyVersion(row.get::<_, i64>("topology_version").max(0).unsigned_abs()),
+            state,
+            max_prepared: row.get("max_prepared"),
+        }),
+    }
+}
+
+fn unsigned(number: i32) -> u32 {
+    number.max(0).unsigned_abs()
+}
+
+/// A shard number from a column.
+pub(super) fn shard_number(number: i32) -> Option<ShardNumber> {
+    u16::try_from(number).ok().map(ShardNumber)
+}
+
+/// One row of `pgdog.sharded_tables`, with the place of its key among the live columns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ShardedRow {
+    /// Schema.
+    pub schema: String,
+    /// Table; empty: every table with the column.
+    pub table: String,
+    /// Key column.
+    pub column: String,
+    /// `bigint`, `varchar`, `uuid`.
+    pub data_type: String,
+    /// `hash`, `lookup_query`, `lookup`, `mapping`.
+    pub strategy: String,
+    /// Per-key lookup.
+    pub lookup_query: Option<String>,
+    /// `value` or `shard`.
+    pub lookup_result: String,
+    /// Whole-map lookup: its table.
+    pub lookup_table: Option<String>,
+    /// Explicit mapping as JSON text.
+    pub mapping: Option<String>,
+    /// 0-based place among the live columns.
+    pub position: Option<usize>,
+}
+
+/// One row of `pgdog.shards`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownNode {
+    /// Shard.
+    pub shard: ShardNumber,
+    /// Where.
+    pub address: Address,
+    /// `primary` or `replica` when it was written.
+    pub role: String,
+}
+
+/// The declarations and addresses that one node keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// `pgdog.sharded_tables`, in a fixed order.
+    pub sharded: Vec<ShardedRow>,
+    /// `pgdog.omnisharded_tables` as (schema, name).
+    pub omnisharded: Vec<(String, String)>,
+    /// `pgdog.shards`.
+    pub nodes: Vec<KnownNode>,
+}
+
+const SHARDED: &str = "
+SELECT s.schema_name::text, s.table_name::text, s.column_name::text, s.data_type::text,
+       s.strategy::text, s.lookup_query::text, s.lookup_result::text, s.lookup_table::text,
+       s.mapping::text,
+       (SELECT count(*) FROM pg_catalog.pg_attribute b
+         WHERE b.attrelid = a.attrelid AND b.attnum > 0 AND NOT b.attisdropped
+           AND b.attnum < a.attnum AND a.attrelid IS NOT NULL)::int8 AS position,
+       a.attrelid IS NOT NULL AS found
+FROM pgdog.sharded_tables s
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = s.schema_name
+LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = s.table_name
+LEFT JOIN pg_catalog.pg_attribute a
+       ON a.attrelid = c.oid AND a.attname = s.column_name AND NOT a.attisdropped
+ORDER BY 1, 2, 3";
+
+const OMNISHARDED: &str =
+    "SELECT schema_name::text, table_name::text FROM pgdog.omnisharded_tables ORDER BY 1, 2";
+
+const SHARDS: &str = "
+SELECT shard::int4, role::text, host::text, port::int4, database_name::text
+FROM pgdog.shards ORDER BY 1, 3, 4, 5";
+
+/// Reads what a node keeps; the three statements share one round trip.
+pub(super) async fn kept(session: &Session) -> Result<Kept, Fault> {
+    let (sharded, omnisharded, nodes) = tokio::try_join!(
+        session.query(SHARDED, &[]),
+        session.query(OMNISHARDED, &[]),
+        session.query(SHARDS, &[]),
+    )?;
+    Ok(Kept {
+        sharded: sharded.iter().map(sharded_row).collect(),
+        omnisharded: omnisharded
+            .iter()
+            .map(|row| (row.get(0), row.get(1)))
+            .collect(),
+        nodes: nodes.iter().filter_map(known_node).collect(),
+    })
+}
+
+fn sharded_row(row: &Row) -> ShardedRow {
+    let position = row.get::<_, i64>("position");
+    ShardedRow {
+        schema: row.get("schema_name"),
+        table: row.get("table_name"),
+        column: row.get("column_name"),
+        data_type: row.get("data_type"),
+        strategy: row.get("strategy"),
+        lookup_query: row.get("lookup_query"),
+        lookup_result: row
+            .get::<_, Option<String>>("lookup_result")
+            .unwrap_or_else(|| "value".to_owned()),
+        lookup_table: row.get("lookup_table"),
+        mapping: row.get("mapping"),
+        position: if row.get("found") {
+            usize::try_from(position).ok()
+        } else {
+            None
+        },
+    }
+}
+
+fn known_node(row: &Row) -> Option<KnownNode> {
+    Some(KnownNode {
+        shard: shard_number(row.get(0))?,
+        role: row.get(1),
+        address: Address {
+            host: row.get(2),
+            port: u16::try_from(row.get::<_, i32>(3)).ok()?,
+            database: row.get(4),
+        },
+    })
+}

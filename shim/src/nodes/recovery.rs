@@ -1,0 +1,254 @@
+//! Which way an unfinished two-phase transaction goes. Pure.
+//!
+//! The coordinator prepares on the deciding (lowest) shard first, then on the others, and commits
+//! on the decider when all are prepared. So whoever lists the *other* shards first and looks at
+//! the decider afterwards knows:
+//!
+//! | seen on the decider | what is true | so |
+//! |---|---|---|
+//! | its decision row | it was committed there | commit the rest |
+//! | prepared, coordinator gone | undecided | roll back there; only then the rest |
+//! | prepared, coordinator lives | it may decide at any moment | leave it |
+//! | neither | it was rolled back there: it had been prepared before the others were | roll back the rest |
+//!
+//! A coordinator that wakes up late finds no such prepared transaction at its decision (42704).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pgdog_core::ids::ShardNumber;
+
+use super::gid::GidName;
+
+/// What the decider says about one transaction, looked at after all other shards were listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decider {
+    /// The decision row is visible.
+    Recorded,
+    /// Still prepared.
+    Prepared {
+        /// The coordinator's lock is held, or the name is in use in this very process.
+        coordinator_lives: bool,
+    },
+    /// Neither.
+    Neither,
+    /// It could not be asked.
+    Unknown,
+}
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// COMMIT PREPARED on the other shards.
+    CommitRest,
+    /// ROLLBACK PREPARED on the decider, and only if that succeeded on the others.
+    RollbackDeciderFirst,
+    /// ROLLBACK PREPARED on the other shards.
+    RollbackRest,
+    /// Nothing now.
+    Leave,
+}
+
+/// The table above.
+pub fn verdict(decider: Decider) -> Verdict {
+    match decider {
+        Decider::Recorded => Verdict::CommitRest,
+        Decider::Prepared {
+            coordinator_lives: false,
+        } => Verdict::RollbackDeciderFirst,
+        Decider::Prepared {
+            coordinator_lives: true,
+        }
+        | Decider::Unknown => Verdict::Leave,
+        Decider::Neither => Verdict::RollbackRest,
+    }
+}
+
+/// One look at all shards, taken in this order: decision rows (`early`), prepared transactions from
+/// the highest shard down to the lowest, decision rows again.
+#[derive(Debug, Clone, Default)]
+pub struct Look {
+    /// Decision rows per shard before anything was listed; only of shards that could be asked.
+    pub early: BTreeMap<ShardNumber, BTreeSet<GidName>>,
+    /// Prepared per shard; only of shards that could be asked.
+    pub prepared: BTreeMap<ShardNumber, BTreeSet<GidName>>,
+    /// Decision rows per shard afterwards.
+    pub late: BTreeMap<ShardNumber, BTreeSet<GidName>>,
+}
+
+impl Look {
+    /// Every transaction seen prepared with the shards (but the decider) that hold it.
+    pub fn unfinished(&self) -> BTreeMap<GidName, BTreeSet<ShardNumber>> {
+        let mut found: BTreeMap<GidName, BTreeSet<ShardNumber>> = BTreeMap::new();
+        for (shard, names) in &self.prepared {
+            for name in names {
+                let others = found.entry(name.clone()).or_default();
+                if *shard != name.decider {
+                    others.insert(*shard);
+                }
+            }
+        }
+        found
+    }
+
+    /// What the decider said about it.
+    pub fn decider(&self, name: &GidName, coordinator_lives: bool) -> Decider {
+        let (Some(prepared), Some(rows)) = (
+            self.prepared.get(&name.decider),
+            self.late.get(&name.decider),
+        ) else {
+            return Decider::Unknown;
+        };
+        // The row first: a transaction that was committed between the two looks is in both.
+        if rows.contains(name) {
+            Decider::Recorded
+        } else if prepared.contains(name) {
+            Decider::Prepared { coordinator_lives }
+        } else {
+            Decider::Neither
+        }
+    }
+
+    /// Decision rows that nobody needs: the row was there before the shards were listed, so every
+    /// participant had been prepared, and none holds it any more. Empty if a shard was not asked.
+    pub fn purgeable(&self, shards: u16) -> BTreeMap<ShardNumber, Vec<GidName>> {
+        if (0..shards).any(|shard| !self.prepared.contains_key(&ShardNumber(shard))) {
+            return BTreeMap::new();
+        }
+        let held: BTreeSet<&GidName> = self.prepared.values().flatten().collect();
+        self.early
+            .iter()
+            .map(|(shard, rows)| {
+                (
+                    *shard,
+                    rows.iter()
+                        .filter(|name| !held.contains(name))
+                        .cloned()
+                        .collect(),
+                )
+            })
+            .filter(|(_, rows): &(_, Vec<GidName>)| !rows.is_empty())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgdog_core::ids::Epoch;
+
+    use super::*;
+
+    fn name(number: u64) -> GidName {
+        GidName {
+            database: "app".into(),
+            instance: "00ff00ff00ff00ff".into(),
+            decider: ShardNumber(0),
+            epoch: Epoch(1),
+            number,
+        }
+    }
+
+    fn sets(entries: &[(u16, &[u64])]) -> BTreeMap<ShardNumber, BTreeSet<GidName>> {
+        entries
+            .iter()
+            .map(|(shard, numbers)| {
+                (
+                    ShardNumber(*shard),
+                    numbers.iter().map(|number| name(*number)).collect(),
+                )
+            })
+            .collect()
+    }
+
+    fn outcome(look: &Look, number: u64, lives: bool) -> Verdict {
+        verdict(look.decider(&name(number), lives))
+    }
+
+    #[test]
+    fn a_recorded_decision_is_carried_out_even_if_the_coordinator_lives() {
+        let look = Look {
+            prepared: sets(&[(0, &[]), (1, &[1])]),
+            late: sets(&[(0, &[1])]),
+            ..Look::default()
+        };
+        assert_eq!(outcome(&look, 1, true), Verdict::CommitRest);
+        assert_eq!(
+            look.unfinished(),
+            [(name(1), [ShardNumber(1)].into())].into()
+        );
+    }
+
+    #[test]
+    fn committed_between_the_two_looks_at_the_decider_is_committed() {
+        let look = Look {
+            prepared: sets(&[(0, &[1]), (1, &[1])]),
+            late: sets(&[(0, &[1])]),
+            ..Look::default()
+        };
+        assert_eq!(outcome(&look, 1, false), Verdict::CommitRest);
+    }
+
+    #[test]
+    fn undecided_is_rolled_back_only_when_its_coordinator_is_gone() {
+        let look = Look {
+            prepared: sets(&[(0, &[1]), (1, &[1])]),
+            late: sets(&[(0, &[])]),
+            ..Look::default()
+        };
+        assert_eq!(outcome(&look, 1, true), Verdict::Leave);
+        assert_eq!(outcome(&look, 1, false), Verdict::RollbackDeciderFirst);
+    }
+
+    #[test]
+    fn prepared_on_the_decider_alone_is_found() {
+        let look = Look {
+            prepared: sets(&[(0, &[1]), (1, &[])]),
+            late: sets(&[(0, &[])]),
+            ..Look::default()
+        };
+        assert_eq!(look.unfinished(), [(name(1), BTreeSet::new())].into());
+    }
+
+    #[test]
+    fn gone_from_the_decider_without_a_row_was_rolled_back() {
+        let look = Look {
+            prepared: sets(&[(0, &[]), (1, &[1])]),
+            late: sets(&[(0, &[])]),
+            ..Look::default()
+        };
+        assert_eq!(outcome(&look, 1, true), Verdict::RollbackRest);
+    }
+
+    #[test]
+    fn nothing_is_decided_without_the_decider() {
+        let look = Look {
+            prepared: sets(&[(1, &[1])]),
+            ..Look::default()
+        };
+        assert_eq!(outcome(&look, 1, false), Verdict::Leave);
+        let look = Look {
+            prepared: sets(&[(0, &[]), (1, &[1])]),
+            ..Look::default()
+        };
+        assert_eq!(
+            outcome(&look, 1, false),
+            Verdict::Leave,
+            "its rows could not be read"
+        );
+    }
+
+    #[test]
+    fn rows_are_purged_once_no_shard_holds_the_transaction() {
+        let mut look = Look {
+            early: sets(&[(0, &[1, 2])]),
+            prepared: sets(&[(0, &[]), (1, &[2])]),
+            late: sets(&[(0, &[1, 2, 3])]),
+        };
+        assert_eq!(look.purgeable(2), [(ShardNumber(0), vec![name(1)])].into());
+        look.prepared.remove(&ShardNumber(1));
+        assert_eq!(
+            look.purgeable(2),
+            BTreeMap::new(),
+            "the silent shard may hold it"
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! Finishing two-phase transactions whose coordinator is gone: the looks and the commands. What
+//! they mean is in `recovery`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+
+use super::cluster::Cluster;
+use super::control::Session;
+use super::coordinator::LOCK_KEY;
+use super::gid::GidName;
+use super::recovery::{Look, Verdict, verdict};
+use super::trouble;
+
+/// How often every shim looks.
+const PERIOD: Duration = Duration::from_secs(10);
+/// A row may be this new and yet be purged: it is only looked at through `Look::purgeable`.
+const ROWS: &str = "SELECT gid FROM pgdog.two_phase_commits";
+const PREPARED: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
+  WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'";
+const PURGE: &str = "DELETE FROM pgdog.two_phase_commits WHERE gid = ANY($1::text[])";
+
+/// Looks now and then every ten seconds until the cluster stops.
+pub(super) async fn run(cluster: &Cluster) {
+    loop {
+        if let Err(fault) = once(cluster).await {
+            tracing::warn!(database = cluster.name(), error = %fault.message(),
+                "two-phase recovery did not finish");
+        }
+        tokio::select! {
+            () = cluster.stopped() => return,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+    }
+}
+
+/// One round.
+pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
+    let shards = cluster.topology().shards.len();
+    if shards < 2 {
+        return Ok(());
+    }
+    let look = look(cluster).await;
+    for (name, others) in look.unfinished() {
+        let lives = coordinator_lives(cluster, &name).await?;
+        match verdict(look.decider(&name, lives)) {
+            Verdict::Leave => {}
+            Verdict::CommitRest => finish(cluster, "COMMIT", &name, &others).await?,
+            Verdict::RollbackRest => finish(cluster, "ROLLBACK", &name, &others).await?,
+            Verdict::RollbackDeciderFirst => {
+                // An error here, 42704 above all, means that somebody else decided: look again.
+                finish(cluster, "ROLLBACK", &name, &[name.decider].into()).await?;
+                finish(cluster, "ROLLBACK", &name, &others).await?;
+            }
+        }
+    }
+    purge(cluster, &look, u16::try_from(shards).unwrap_or(u16::MAX)).await
+}
+
+/// The order of the statements is what makes the verdicts safe: see `recovery`.
+async fn look(cluster: &Cluster) -> Look {
+    let mut look = Look::default();
+    let shards: Vec<ShardNumber> = cluster
+        .topology()
+        .shards
+        .iter()
+        .map(|shard| shard.shard)
+        .collect();
+    for shard in &shards {
+        if let Ok(names) = names(cluster, *shard, ROWS).await {
+            look.early.insert(*shard, names);
+        }
+    }
+    for shard in shards.iter().rev() {
+        if let Ok(names) = names(cluster, *shard, PREPARED).await {
+            look.prepared.insert(*shard, names);
+        }
+    }
+    let deciders: BTreeSet<ShardNumber> =
+        look.unfinished().keys().map(|name| name.decider).collect();
+    for shard in deciders {
+        if let Ok(names) = names(cluster, shard, ROWS).await {
+            look.late.insert(shard, names);
+        }
+    }
+    look
+}
+
+async fn names(
+    cluster: &Cluster,
+    shard: ShardNumber,
+    sql: &str,
+) -> Result<BTreeSet<GidName>, Fault> {
+    let rows = session(cluster, shard).await?.query(sql, &[]).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| GidName::parse(row.get::<_, &str>(0)))
+        .collect())
+}
+
+/// For a name of our own: whether it is in use. For another's: whether its lock is held.
+async fn coordinator_lives(cluster: &Cluster, name: &GidName) -> Result<bool, Fault> {
+    if name.instance == cluster.instance_id() {
+        return Ok(cluster.uses_gid(&name.to_string()));
+    }
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
+           JOIN pg_catalog.pg_database d ON d.oid = l.database
+          WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+            AND d.datname = pg_catalog.current_database()
+            AND (l.classid::bigint << 32) | l.objid::bigint = {LOCK_KEY})"
+    );
+    let rows = session(cluster, ShardNumber(0))
+        .await?
+        .query(&sql, &[&name.instance])
+        .await?;
+    Ok(rows.first().is_none_or(|row| row.get(0)))
+}
+
+async fn finish(
+    cluster: &Cluster,
+    how: &str,
+    name: &GidName,
+    shards: &BTreeSet<ShardNumber>,
+) -> Result<(), Fault> {
+    for shard in shards {
+        session(cluster, *shard)
+            .await?
+            .batch(&format!("{how} PREPARED '{name}'"))
+            .await?;
+        tracing::info!(database = cluster.name(), shard = %shard, gid = %name, how,
+            "finished an abandoned two-phase transaction");
+    }
+    Ok(())
+}
+
+async fn purge(cluster: &Cluster, look: &Look, shards: u16) -> Result<(), Fault> {
+    for (shard, names) in look.purgeable(shards) {
+        let gids: Vec<String> = names.iter().map(GidName::to_string).collect();
+        session(cluster, shard)
+            .await?
+            .query(PURGE, &[&gids])
+            .await?;
+    }
+    Ok(())
+}
+
+async fn session(cluster: &Cluster, shard: ShardNumber) -> Result<Arc<Session>, Fault> {
+    let topology = cluster.topology();
+    let nodes = topology
+        .shards
+        .get(usize::from(shard.0))
+        .ok_or(trouble::no_primary(shard))?;
+    cluster.node(&nodes.primary).link.session().await
+}
