@@ -5,10 +5,9 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use futures_util::future::{join_all, select_all};
+use futures_util::future::join_all;
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::{Epoch, Incarnation, ShardNumber, TopologyVersion};
-use pgdog_core::lsn::Lsn;
+use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,16 +18,14 @@ use super::coordinator::Coordinator;
 use super::gid::Gid;
 use super::lookup::{LookupStats, Lookups};
 use super::manifest::Seen;
-use super::node::{Node, View};
+use super::node::Node;
 use super::observed::NodeState;
-use super::position::{Position, Role};
+use super::position::Role;
 use super::refresh::{self, Flight};
 use super::settings::Settings;
 use super::topology::{Address, Topology};
 use super::{install, instances, sweep, trouble};
 
-/// Longest wait for a sample before the caller looks again.
-const SAMPLE_WAIT: Duration = Duration::from_secs(1);
 /// How long `refresh_at_least` and `refresh_epoch` go on asking.
 const CONVERGENCE_WAIT: Duration = Duration::from_secs(5);
 
@@ -201,84 +198,6 @@ impl Cluster {
         tokio::time::timeout(CONVERGENCE_WAIT, asking)
             .await
             .map_err(|_| trouble::no_primary(ShardNumber(0)))
-    }
-
-    /// Last samples of the nodes of a shard, the primary first.
-    pub fn positions(&self, shard: ShardNumber) -> Vec<Position> {
-        let mut positions: Vec<Position> = self
-            .members(shard)
-            .into_iter()
-            .map(|(node, view)| Position {
-                address: node.address.clone(),
-                role: self.role(&node.address, &view),
-                sample: view.sample,
-            })
-            .collect();
-        positions.sort_by_key(|position| position.role == Role::Replica);
-        positions
-    }
-
-    /// An old primary that came back says that it is one; only the topology's counts.
-    fn role(&self, address: &Address, view: &View) -> Role {
-        let topology = self.topology();
-        let primary = topology
-            .shards
-            .iter()
-            .any(|shard| shard.primary == *address);
-        if primary {
-            Role::Primary
-        } else {
-            view.role.unwrap_or(Role::Replica)
-        }
-    }
-
-    /// The nodes of a serving shard, those included that do not answer now.
-    fn members(&self, shard: ShardNumber) -> Vec<(Arc<Node>, View)> {
-        let declared = |address: &Address| {
-            let mut nodes = self.settings.nodes.iter();
-            nodes.any(|node| node.address == *address && node.shard == shard && !node.provisioning)
-        };
-        self.all_nodes()
-            .into_iter()
-            .filter_map(|node| {
-                let view = node.view();
-                let is_member = match view.shard {
-                    Some(theirs) => theirs == shard,
-                    None => declared(&node.address),
-                };
-                is_member.then_some((node, view))
-            })
-            .collect()
-    }
-
-    /// A guard passed on this server: it has replayed at least `lsn`.
-    pub fn note_proof(&self, address: &Address, incarnation: &Incarnation, lsn: Lsn) {
-        if let Some(node) = self.nodes().get(address) {
-            node.note_proof(incarnation, lsn);
-        }
-    }
-
-    /// Waits for a sample of a replica of this shard that is newer than now (bounded by 1 s);
-    /// while anybody waits the shard's replicas are polled quickly, once for all who wait.
-    pub async fn wait_for_sample(&self, shard: ShardNumber) {
-        let replicas: Vec<Arc<Node>> = self
-            .members(shard)
-            .into_iter()
-            .filter(|(_, view)| view.role == Some(Role::Replica))
-            .map(|(node, _)| node)
-            .collect();
-        if replicas.is_empty() {
-            // Nobody to wait for: only keep the caller from spinning.
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            return;
-        }
-        let _hurry: Vec<_> = replicas.iter().map(|node| node.hurry()).collect();
-        let samples = replicas.iter().map(|node| {
-            let mut view = node.subscribe();
-            Box::pin(async move { view.changed().await.is_ok() })
-        });
-        // Running out of time is an answer too: the caller looks at what there is.
-        let _ = tokio::time::timeout(SAMPLE_WAIT, select_all(samples)).await;
     }
 
     /// The shard of one key.
@@ -459,7 +378,7 @@ impl Cluster {
         self.nodes().values().cloned().collect()
     }
 
-    fn nodes(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Address, Arc<Node>>> {
+    pub(super) fn nodes(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<Address, Arc<Node>>> {
         self.nodes
             .read()
             .expect("no code that holds this lock can panic")

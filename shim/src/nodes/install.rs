@@ -265,24 +265,38 @@ pub(super) async fn fill_shards(cluster: &Cluster) -> Result<(), Fault> {
         return Ok(());
     }
     let topology = cluster.topology();
-    let mut columns: (Vec<i32>, Vec<&str>, Vec<&str>, Vec<i32>, Vec<&str>) = Default::default();
-    for shard in &topology.shards {
-        let replicas = shard.replicas.iter().map(|address| ("replica", address));
-        for (role, address) in std::iter::once(("primary", &shard.primary)).chain(replicas) {
-            columns.0.push(i32::from(shard.shard.0));
-            columns.1.push(role);
-            columns.2.push(&address.host);
-            columns.3.push(i32::from(address.port));
-            columns.4.push(&address.database);
-        }
-    }
+    let known: Vec<(&str, ShardNumber, &Address)> = topology
+        .shards
+        .iter()
+        .flat_map(|shard| {
+            let replicas = shard
+                .replicas
+                .iter()
+                .map(|address| ("replica", shard.shard, address));
+            std::iter::once(("primary", shard.shard, &shard.primary)).chain(replicas)
+        })
+        .collect();
+    let numbers: Vec<i32> = known
+        .iter()
+        .map(|(_, shard, _)| i32::from(shard.0))
+        .collect();
+    let roles: Vec<&str> = known.iter().map(|(role, _, _)| *role).collect();
+    let hosts: Vec<&str> = known
+        .iter()
+        .map(|(_, _, address)| address.host.as_str())
+        .collect();
+    let ports: Vec<i32> = known
+        .iter()
+        .map(|(_, _, address)| i32::from(address.port))
+        .collect();
+    let names: Vec<&str> = known
+        .iter()
+        .map(|(_, _, address)| address.database.as_str())
+        .collect();
     for shard in &topology.shards {
         let session = cluster.node(&shard.primary).link.session().await?;
         session
-            .query(
-                FILL,
-                &[&columns.0, &columns.1, &columns.2, &columns.3, &columns.4],
-            )
+            .query(FILL, &[&numbers, &roles, &hosts, &ports, &names])
             .await?;
     }
     Ok(())

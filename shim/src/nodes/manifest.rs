@@ -4,7 +4,7 @@
 //! serving node knows wins, and each node is taken for the shard that it says it is.
 
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::{ShardNumber, Timeline, TopologyVersion};
+use pgdog_core::ids::{ShardNumber, TopologyVersion};
 
 use super::observed::{Facts, NodeFacts, NodeState};
 use super::settings::DeclaredNode;
@@ -31,28 +31,26 @@ pub struct Manifest {
     pub behind: Vec<ShardNumber>,
 }
 
+/// A serving node with the extension.
+#[derive(Clone, Copy)]
+struct Member<'a> {
+    address: &'a Address,
+    standby: bool,
+    facts: &'a NodeFacts,
+}
+
 /// Puts the picture together. `previous` stands in for a shard whose primary does not answer.
 ///
 /// # Errors
 /// No serving node; a shard without any known primary; two primaries for one shard.
 pub fn converge(seen: &[Seen], previous: &[ShardNodes]) -> Result<Manifest, Fault> {
-    let serving: Vec<(&Address, bool, &NodeFacts)> = seen
-        .iter()
-        .filter_map(|node| {
-            let facts = node.facts.extension.as_ref()?;
-            (facts.state == NodeState::Serving).then_some((
-                &node.address,
-                node.facts.in_recovery,
-                facts,
-            ))
-        })
-        .collect();
+    let serving: Vec<Member<'_>> = seen.iter().filter_map(serving_member).collect();
     // A standby may lag behind its primary but never knows more, so standbys count too: the
     // version must not fall because a primary is away.
     let Some(newest) = serving
         .iter()
-        .map(|(_, _, facts)| *facts)
-        .max_by_key(|f| f.version)
+        .map(|node| node.facts)
+        .max_by_key(|facts| facts.version)
     else {
         return Err(trouble::wrong_state(
             "no node serves a shard",
@@ -64,45 +62,30 @@ pub fn converge(seen: &[Seen], previous: &[ShardNodes]) -> Result<Manifest, Faul
         shards: Vec::new(),
         behind: Vec::new(),
     };
-    for number in 0..newest.shards {
-        let shard = ShardNumber(number);
-        let members: Vec<_> = serving
+    for shard in (0..newest.shards).map(ShardNumber) {
+        let members: Vec<Member<'_>> = serving
             .iter()
-            .filter(|(_, _, facts)| facts.shard == Some(shard))
+            .copied()
+            .filter(|node| node.facts.shard == Some(shard))
             .collect();
-        let primaries: Vec<_> = members.iter().filter(|(_, standby, _)| !standby).collect();
-        let before = previous.get(usize::from(number));
-        let replicas_of = |system: Option<&str>| {
-            let mut replicas: Vec<Address> = members
-                .iter()
-                .filter(|(_, standby, facts)| {
-                    *standby && system.is_none_or(|system| facts.system_identifier == system)
-                })
-                .map(|(address, _, _)| (*address).clone())
-                .collect();
-            replicas.sort();
-            replicas
-        };
-        let nodes = match current_primary(shard, &primaries)? {
-            Some((address, facts)) => {
-                if facts.version < newest.version {
+        let nodes = match current_primary(shard, &members)? {
+            Some(primary) => {
+                if primary.facts.version < newest.version {
                     manifest.behind.push(shard);
                 }
                 ShardNodes {
                     shard,
-                    epoch: facts.epoch,
-                    primary: address.clone(),
-                    replicas: replicas_of(Some(&facts.system_identifier)),
+                    epoch: primary.facts.epoch,
+                    primary: primary.address.clone(),
+                    replicas: replicas(&members, Some(&primary.facts.system_identifier)),
                 }
             }
             None => {
-                let Some(before) = before else {
-                    return Err(trouble::no_primary(shard));
-                };
-                let mut replicas = replicas_of(None);
-                replicas.retain(|address| *address != before.primary);
+                let before = previous
+                    .get(usize::from(shard.0))
+                    .ok_or(trouble::no_primary(shard))?;
                 ShardNodes {
-                    replicas,
+                    replicas: replicas(&members, None),
                     ..before.clone()
                 }
             }
@@ -112,42 +95,52 @@ pub fn converge(seen: &[Seen], previous: &[ShardNodes]) -> Result<Manifest, Faul
     Ok(manifest)
 }
 
-/// The primary with the highest timeline: an old primary that came back after a promotion is on a
-/// lower one and gets nothing.
-fn current_primary<'a>(
-    shard: ShardNumber,
-    primaries: &[&&(&'a Address, bool, &'a NodeFacts)],
-) -> Result<Option<(&'a Address, &'a NodeFacts)>, Fault> {
-    let Some(highest) = primaries.iter().map(|(_, _, facts)| facts.timeline).max() else {
-        return Ok(None);
-    };
-    let mut current = primaries
-        .iter()
-        .filter(|(_, _, facts)| facts.timeline == highest);
-    let Some((address, _, facts)) = current.next() else {
-        return Ok(None);
-    };
-    match current.next() {
-        None => one_history(shard, primaries, address, facts),
-        // One server may be declared under two addresses.
-        Some((_, _, other)) if other.incarnation == facts.incarnation => Ok(Some((address, facts))),
-        Some((other, _, _)) => Err(trouble::two_primaries(shard, address, other)),
-    }
+fn serving_member(seen: &Seen) -> Option<Member<'_>> {
+    let facts = seen.facts.extension.as_ref()?;
+    let serves = facts.state == NodeState::Serving;
+    serves.then_some(Member {
+        address: &seen.address,
+        standby: seen.facts.in_recovery,
+        facts,
+    })
 }
 
-fn one_history<'a>(
-    shard: ShardNumber,
-    primaries: &[&&(&'a Address, bool, &'a NodeFacts)],
-    address: &'a Address,
-    facts: &'a NodeFacts,
-) -> Result<Option<(&'a Address, &'a NodeFacts)>, Fault> {
-    // Timelines of two different clusters of PostgreSQL cannot be compared.
-    let stranger = primaries
+/// The standbys, of one cluster of PostgreSQL when that is known.
+fn replicas(members: &[Member<'_>], system: Option<&str>) -> Vec<Address> {
+    let mut replicas: Vec<Address> = members
         .iter()
-        .find(|(_, _, other)| other.system_identifier != facts.system_identifier);
-    match stranger {
-        Some((other, _, _)) => Err(trouble::two_primaries(shard, address, other)),
-        None => Ok(Some((address, facts))),
+        .filter(|node| {
+            node.standby && system.is_none_or(|system| node.facts.system_identifier == system)
+        })
+        .map(|node| node.address.clone())
+        .collect();
+    replicas.sort();
+    replicas
+}
+
+/// The primary with the highest timeline: an old primary that came back after a promotion is on a
+/// lower one and gets nothing. Timelines of two clusters of PostgreSQL cannot be compared.
+fn current_primary<'a>(
+    shard: ShardNumber,
+    members: &[Member<'a>],
+) -> Result<Option<Member<'a>>, Fault> {
+    let primaries = || members.iter().filter(|node| !node.standby);
+    let Some(current) = primaries().max_by_key(|node| node.facts.timeline) else {
+        return Ok(None);
+    };
+    let rival = primaries().find(|node| {
+        let strange = node.facts.system_identifier != current.facts.system_identifier;
+        // One server may be declared under two addresses.
+        let other = node.facts.incarnation != current.facts.incarnation;
+        strange || (other && node.facts.timeline == current.facts.timeline)
+    });
+    match rival {
+        Some(rival) => Err(trouble::two_primaries(
+            shard,
+            current.address,
+            rival.address,
+        )),
+        None => Ok(Some(*current)),
     }
 }
 
@@ -252,16 +245,6 @@ pub fn without_extension(seen: &[Seen], declared: &[DeclaredNode]) -> Result<boo
         return Err(trouble::needs_extension(&first.address));
     }
     Ok(true)
-}
-
-/// Timeline of the newest history of a shard, for those who compare tokens.
-pub fn timeline_of(seen: &[Seen], shard: ShardNumber) -> Option<Timeline> {
-    seen.iter()
-        .filter(|node| !node.facts.in_recovery)
-        .filter_map(|node| node.facts.extension.as_ref())
-        .filter(|facts| facts.shard == Some(shard) && facts.state == NodeState::Serving)
-        .map(|facts| facts.timeline)
-        .max()
 }
 
 #[cfg(test)]

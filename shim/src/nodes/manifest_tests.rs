@@ -1,6 +1,6 @@
 //! Claims about `manifest`: a picture is put together from what nodes said, never from hope.
 
-use pgdog_core::ids::{Epoch, Incarnation};
+use pgdog_core::ids::{Epoch, Incarnation, Timeline};
 
 use super::*;
 use crate::nodes::settings::DeclaredRole;

@@ -12,7 +12,7 @@
 //! | `declare` | pure: declarations of the configuration against the database |
 //! | `refresh` | loading the topology, one flight for all |
 //! | `manifest`, `rules` | pure: what the nodes said -> topology |
-//! | `node`, `observed`, `position` | one node under watch, what it says, where it is |
+//! | `monitor`, `node`, `observed`, `position` | nodes under watch, what they say, where they are |
 //! | `lookup` | placement by a query, cached |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
 //! | `recovery`, `sweep` | finishing abandoned two-phase transactions: the rule, the hands |
@@ -24,6 +24,7 @@ mod coordinator;
 mod declare;
 mod install;
 mod lookup;
+mod monitor;
 mod node;
 mod refresh;
 mod rules;

@@ -141,12 +141,10 @@ fn serving_primaries(seen: &[Seen]) -> Vec<Address> {
             let facts = node.facts.extension.as_ref()?;
             let serving = facts.state == NodeState::Serving;
             // An old primary that came back is on a lower timeline: it comes last.
-            serving.then(|| {
-                (
-                    (facts.shard, std::cmp::Reverse(facts.timeline)),
-                    &node.address,
-                )
-            })
+            serving.then_some((
+                (facts.shard, std::cmp::Reverse(facts.timeline)),
+                &node.address,
+            ))
         })
         .collect();
     primaries.sort();

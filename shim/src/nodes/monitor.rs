@@ -1,0 +1,96 @@
+//! What sessions ask about positions. The polling itself is `node`'s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use pgdog_core::ids::{Incarnation, ShardNumber};
+use pgdog_core::lsn::Lsn;
+
+use super::cluster::Cluster;
+use super::node::{Node, View};
+use super::position::{Position, Role};
+use super::topology::Address;
+
+/// Longest wait for a sample before the caller looks again.
+const SAMPLE_WAIT: Duration = Duration::from_secs(1);
+
+impl Cluster {
+    /// Last samples of the nodes of a shard, the primary first.
+    pub fn positions(&self, shard: ShardNumber) -> Vec<Position> {
+        let mut positions: Vec<Position> = self
+            .members(shard)
+            .into_iter()
+            .map(|(node, view)| Position {
+                address: node.address.clone(),
+                role: self.role(&node.address, &view),
+                sample: view.sample,
+            })
+            .collect();
+        positions.sort_by_key(|position| position.role == Role::Replica);
+        positions
+    }
+
+    /// An old primary that came back says that it is one; only the topology's counts.
+    fn role(&self, address: &Address, view: &View) -> Role {
+        let topology = self.topology();
+        let primary = topology
+            .shards
+            .iter()
+            .any(|shard| shard.primary == *address);
+        if primary {
+            Role::Primary
+        } else {
+            view.role.unwrap_or(Role::Replica)
+        }
+    }
+
+    /// The nodes of a serving shard, those included that do not answer now.
+    fn members(&self, shard: ShardNumber) -> Vec<(Arc<Node>, View)> {
+        let declared = |address: &Address| {
+            let mut nodes = self.settings.nodes.iter();
+            nodes.any(|node| node.address == *address && node.shard == shard && !node.provisioning)
+        };
+        self.all_nodes()
+            .into_iter()
+            .filter_map(|node| {
+                let view = node.view();
+                let is_member = match view.shard {
+                    Some(theirs) => theirs == shard,
+                    None => declared(&node.address),
+                };
+                is_member.then_some((node, view))
+            })
+            .collect()
+    }
+
+    /// A guard passed on this server: it has replayed at least `lsn`.
+    pub fn note_proof(&self, address: &Address, incarnation: &Incarnation, lsn: Lsn) {
+        if let Some(node) = self.nodes().get(address) {
+            node.note_proof(incarnation, lsn);
+        }
+    }
+
+    /// Waits for a sample of a replica of this shard that is newer than now (bounded by 1 s);
+    /// while anybody waits the shard's replicas are polled quickly, once for all who wait.
+    pub async fn wait_for_sample(&self, shard: ShardNumber) {
+        let replicas: Vec<Arc<Node>> = self
+            .members(shard)
+            .into_iter()
+            .filter(|(_, view)| view.role == Some(Role::Replica))
+            .map(|(node, _)| node)
+            .collect();
+        if replicas.is_empty() {
+            // Nobody to wait for: only keep the caller from spinning.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            return;
+        }
+        let _hurry: Vec<_> = replicas.iter().map(|node| node.hurry()).collect();
+        let samples = replicas.iter().map(|node| {
+            let mut view = node.subscribe();
+            Box::pin(async move { view.changed().await.is_ok() })
+        });
+        // Running out of time is an answer too: the caller looks at what there is.
+        let _ = tokio::time::timeout(SAMPLE_WAIT, select_all(samples)).await;
+    }
+}
