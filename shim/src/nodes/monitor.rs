@@ -48,7 +48,7 @@ impl Cluster {
     /// The nodes of a serving shard, those included that do not answer now.
     fn members(&self, shard: ShardNumber) -> Vec<(Arc<Node>, View)> {
         let declared = |address: &Address| {
-            let mut nodes = self.settings.nodes.iter();
+            let mut nodes = self.settings().nodes.iter();
             nodes.any(|node| node.address == *address && node.shard == shard && !node.provisioning)
         };
         self.all_nodes()
