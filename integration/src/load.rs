@@ -1,8 +1,8 @@
 //! Writers and readers that keep account of what was acknowledged.
 //!
 //! Every omni write leaves a row in `ledger`, and three of four also add 1 to a counter in the same
-//! transaction. So a lost write is an acknowledged ledger row that is missing, and a doubled one is a
-//! counter that is ahead of the ledger.
+//! transaction. So a lost write is an acknowledged ledger row that is missing, and a doubled one is
+//! a counter that is ahead of the ledger.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -317,7 +317,7 @@ impl Account {
         Ok(())
     }
 
-    /// Median, 99th percentile and maximum of the omni writes that were under way in a time span, ms.
+    /// How long the omni writes took that were under way in a time span.
     pub fn omni_latency(&self, from: Instant, to: Instant) -> Option<Latency> {
         let mut times: Vec<f64> = self
             .omni_times

@@ -75,7 +75,8 @@ pub async fn create(cluster: &Cluster, size: Size) -> anyhow::Result<()> {
 async fn omni_rows(client: &Client, size: Size, shards: i64) -> anyhow::Result<()> {
     run(
         client,
-        "INSERT INTO plans VALUES ('free', 'Free', 0), ('team', 'Team', 4900), ('corp', 'Corp', 49000)",
+        "INSERT INTO plans \
+         VALUES ('free', 'Free', 0), ('team', 'Team', 4900), ('corp', 'Corp', 49000)",
     )
     .await?;
     insert(

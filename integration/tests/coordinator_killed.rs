@@ -1,5 +1,5 @@
-//! The coordinating shim is killed (-9) at every stage before the flip: another one, or the same one
-//! started again, finishes the task or aborts it, and nothing is lost.
+//! The coordinating shim is killed (-9) at every stage before the flip: another one, or the same
+//! one started again, finishes the task or aborts it, and nothing is lost.
 //!
 //! Each claim adds a shard of its own, so the spares are used up in order.
 
@@ -131,7 +131,7 @@ async fn settle(cluster: &Cluster, shards: u16) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Kills whoever drives the task as soon as it is in one of the states; returns which shim that was.
+/// Kills whoever drives the task as soon as it is in one of the states; tells which shim that was.
 async fn kill_coordinator(cluster: &Cluster, task: i64, states: &[&str]) -> anyhow::Result<usize> {
     let node = cluster.primary(0).await?;
     let status = wait_until("the state to kill in", LIMIT, || async {

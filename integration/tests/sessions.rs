@@ -1,5 +1,5 @@
-//! What a client of PostgreSQL does, through the shim: transactions, savepoints, prepared statements,
-//! COPY, types, cancel, settings.
+//! What a client of PostgreSQL does, through the shim: transactions, savepoints, prepared
+//! statements, COPY, types, cancel, settings.
 //!
 //! Shown on one shard with a replica, with more clients than server connections.
 

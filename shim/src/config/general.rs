@@ -76,7 +76,7 @@ pub struct General {
     pub cutover_timeout_action: CutoverAction,
     /// Whether the flag `provisioning` is taken out of the file after the activation.
     pub cutover_save_config: bool,
-    /// Bytes of WAL a waiting task may retain on shard 0 before it is stopped; no limit when absent.
+    /// Bytes of WAL that a waiting task may retain before it is stopped; no limit when absent.
     pub max_parked_wal: Option<u64>,
     /// How often the replay positions of the nodes are sampled while nobody waits.
     pub lsn_check_interval: Ms,

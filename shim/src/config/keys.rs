@@ -1,8 +1,8 @@
 //! Which keys the files may have.
 //!
-//! serde knows the fields of our own structs; they are read from it, not listed twice. What is listed
-//! here is PgDog's: keys that are accepted without effect, and keys that are refused because going
-//! on without them would change what is served.
+//! serde knows the fields of our own structs; they are read from it, not listed twice. What is
+//! listed here is PgDog's: keys that are accepted without effect, and keys that are refused because
+//! going on without them would change what is served.
 
 use serde::Deserialize;
 use serde::de::value::Error as FieldError;

@@ -66,7 +66,7 @@ pub struct Config {
 
 /// Why a configuration is not accepted: every problem at once, so that one round is enough.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("configuration is not accepted:\n{}", .problems.iter().map(|p| format!("  - {p}")).collect::<Vec<_>>().join("\n"))]
+#[error("configuration is not accepted:\n  - {}", .problems.join("\n  - "))]
 pub struct ConfigError {
     /// One line per problem, each naming the file, the key and the remedy.
     pub problems: Vec<String>,

@@ -168,8 +168,8 @@ pub(super) fn distribute(tables: &mut [ShardedTable], shared: Vec<SharedMapping>
         }
         if !found {
             problems.push(format!(
-                "[[sharded_mappings]] for column {} of database {}: no [[sharded_tables]] entry has \
-                 that column; add one or remove the mapping",
+                "[[sharded_mappings]] for column {} of database {}: no [[sharded_tables]] entry \
+                 has that column; add one or remove the mapping",
                 mapping.column, mapping.database
             ));
         }

@@ -1,5 +1,5 @@
-//! What is shown: files in PgDog's form are read with PgDog's meaning, and a mistake is answered with
-//! the place, the reason and the remedy.
+//! What is shown: files in PgDog's form are read with PgDog's meaning, and a mistake is answered
+//! with the place, the reason and the remedy.
 
 use super::*;
 

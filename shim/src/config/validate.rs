@@ -107,8 +107,8 @@ fn database_shards(config: &Config, name: &str, problems: &mut Vec<String>) {
         let automatic = of_shard().filter(|d| d.role == Role::Auto).count();
         if primaries > 1 {
             problems.push(format!(
-                "database {name}: shard {shard} has {primaries} primaries; a duplicate shard number, \
-                 or role = \"replica\" is missing"
+                "database {name}: shard {shard} has {primaries} primaries; a duplicate shard \
+                 number, or role = \"replica\" is missing"
             ));
         }
         if primaries == 0 && automatic == 0 {
@@ -242,7 +242,8 @@ fn mapping(config: &Config, table: &ShardedTable, problems: &mut Vec<String>) {
         };
         if !complete {
             problems.push(format!(
-                "{label}: a list mapping has values, a range mapping start or end, a default neither"
+                "{label}: a list mapping has values, a range mapping start or end, a default \
+                 neither"
             ));
         }
     }

@@ -135,7 +135,8 @@ fn users(layout: &Layout) -> String {
         // Writing to a String does not fail.
         let _ = write!(
             text,
-            "\n[[users]]\nname = \"{name}\"\ndatabase = \"{DATABASE}\"\npassword = \"{password}\"\n{more}"
+            "\n[[users]]\nname = \"{name}\"\ndatabase = \"{DATABASE}\"\n\
+             password = \"{password}\"\n{more}"
         );
     }
     text

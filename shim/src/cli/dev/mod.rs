@@ -93,7 +93,9 @@ async fn start(layout: &Layout, installation: &postgres::Installation) -> anyhow
                 .map(|replica| postgres::create_replica(installation, layout, shard, replica)),
         )
         .await?;
-        postgres::wait_until_streaming(layout, shard).await
+        postgres::wait_until_streaming(layout, shard).await?;
+        let servers = std::iter::once(&shard.primary).chain(&shard.replicas);
+        try_join_all(servers.map(|server| postgres::make_durable(layout, server))).await
     }))
     .await?;
     files::write_config(layout)?;

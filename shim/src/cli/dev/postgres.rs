@@ -14,7 +14,7 @@ use tokio::process::Command;
 use super::layout::{APP_USER, DATABASE, Layout, SUPERUSER, Server, Shard};
 use super::{connect, wait_for};
 
-/// Settings of every server. fsync stays on: what is acknowledged must be there after a crash.
+/// Settings of every server.
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -167,6 +167,7 @@ pub(super) async fn create_primary(
     made?;
     fs::write(server.data.join("pg_hba.conf"), HBA)?;
     append(&server.data.join("postgresql.conf"), SETTINGS)?;
+    append(&server.data.join("postgresql.conf"), WHILE_MADE)?;
     start(installation, layout, server).await?;
 
     let superuser = &layout.superuser_password;
@@ -218,6 +219,25 @@ pub(super) async fn create_replica(
         .arg(&replica.data);
     succeed(backup, "pg_basebackup").await?;
     start(installation, layout, replica).await
+}
+
+/// Servers are made without fsync, which saves seconds, and serve with it.
+const WHILE_MADE: &str = "fsync = off\n";
+const WHEN_MADE: &str = "fsync = on\n";
+
+/// From now on, what is acknowledged is there after a crash.
+pub(super) async fn make_durable(layout: &Layout, server: &Server) -> anyhow::Result<()> {
+    append(&server.data.join("postgresql.conf"), WHEN_MADE)?;
+    let client = connect(server.port, SUPERUSER, &layout.superuser_password, DATABASE).await?;
+    client.batch_execute("SELECT pg_reload_conf()").await?;
+    wait_for("fsync", || async {
+        let fsync: String = client.query_one("SHOW fsync", &[]).await?.get(0);
+        if fsync != "on" {
+            bail!("fsync is {fsync} on {}", server.name);
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Until every replica of the shard streams.
