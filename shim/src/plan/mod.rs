@@ -3,21 +3,25 @@
 //! A fact here is about the text alone. Which tables are sharded is the router's business.
 
 mod cache;
+mod change;
+mod definition;
+mod expression;
+mod facts;
+mod function;
+mod hint;
+mod query;
+mod scope;
+mod setting;
+mod statement;
+#[cfg(test)]
+mod tests;
+pub(crate) mod value;
 
 use std::fmt;
 use std::ops::Range;
 
 pub use cache::{PlanCache, Planned};
-
-/// Reads the facts of a text. Nothing is resolved against a catalog.
-///
-/// # Errors
-/// The text is not in PostgreSQL's grammar.
-pub fn parse(_sql: &str) -> Result<Plan, PlanError> {
-    Err(PlanError {
-        message: "the parser is not connected yet".to_owned(),
-    })
-}
+pub use statement::parse;
 
 /// Everything known about one message's SQL text. Empty for an empty query string.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,6 +52,31 @@ pub struct Statement {
     pub opaque: Option<&'static str>,
     /// The statement inside `EXPLAIN (PGDOG)`.
     pub explained: Option<Box<Statement>>,
+    /// The name of the temporary table, view or sequence that it creates.
+    pub temporary: Option<String>,
+    /// What it does to SQL-level prepared statements.
+    pub prepared: Option<Prepared>,
+}
+
+/// SQL-level `PREPARE` and its relatives.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Prepared {
+    /// `PREPARE name AS statement`.
+    Prepare {
+        /// Its name.
+        name: String,
+        /// The statement, with parameters.
+        statement: Box<Statement>,
+    },
+    /// `EXECUTE name (arguments)`: to be routed as the prepared statement with `route::Arguments`.
+    Execute {
+        /// Name of the prepared statement.
+        name: String,
+        /// The arguments in order.
+        arguments: Vec<Value>,
+    },
+    /// `DEALLOCATE name`, or `None` for `ALL`.
+    Deallocate(Option<String>),
 }
 
 /// What the functions called by a statement mean for its route.
@@ -171,10 +200,26 @@ pub struct Relation {
     pub joined: Vec<(String, usize, String)>,
     /// INSERT without a column list: one row of values per inserted row, by position.
     pub positional: Option<Vec<Vec<Value>>>,
-    /// Columns assigned by an UPDATE (or ON CONFLICT DO UPDATE / MERGE), with the value where it is plain.
+    /// `INSERT ... SELECT` and MERGE's INSERT: where the values of each position come from; an empty
+    /// list means that it cannot be told.
+    pub selected: Option<Vec<Vec<Origin>>>,
+    /// `INSERT ... SELECT *` from one stored relation: its index.
+    pub selected_star: Option<usize>,
+    /// Columns assigned by an UPDATE (or ON CONFLICT DO UPDATE / MERGE), with the value where it is
+    /// plain. Assignments that keep a row on its shard whatever its value (`k = k`,
+    /// `k = excluded.k`) are left out.
     pub assigned: Vec<(String, Option<Value>)>,
     /// Columns given to an INSERT in order, empty when it has no list.
     pub insert_columns: Vec<String>,
+}
+
+/// Where the values of an inserted column come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin {
+    /// One of these.
+    Values(Vec<Value>),
+    /// A column of the relation with this index.
+    Column(usize, String),
 }
 
 /// A value as the text has it.
