@@ -1,6 +1,6 @@
 //! Changes of topology followed on the nodes themselves, and verified afterwards.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
@@ -166,6 +166,31 @@ pub async fn events(node: &Client, id: i64) -> anyhow::Result<Vec<String>> {
         .collect();
     lines.push(format!("now {}, error {:?}", task.status, task.error));
     Ok(lines)
+}
+
+/// When the flip of a finished task began to hold up omni writes, and when it was over everywhere.
+///
+/// # Errors
+/// When the task has no such events.
+pub async fn flip_window(node: &Client, id: i64) -> anyhow::Result<(Instant, Instant)> {
+    // Nodes and tests share a machine, so an age in seconds is a point in our own time.
+    let row = node
+        .query_one(
+            "SELECT extract(epoch FROM clock_timestamp() - \
+                        max(at) FILTER (WHERE to_status = 'fencing'))::float8, \
+                    extract(epoch FROM clock_timestamp() - \
+                        max(at) FILTER (WHERE to_status = 'cleaning'))::float8 \
+             FROM pgdog.task_events WHERE task_id = $1",
+            &[&id],
+        )
+        .await?;
+    let point = |age: Option<f64>| -> anyhow::Result<Instant> {
+        let age = Duration::try_from_secs_f64(age.context("the task did not flip")?)?;
+        Instant::now()
+            .checked_sub(age)
+            .context("before this machine started")
+    };
+    Ok((point(row.get(0))?, point(row.get(1))?))
 }
 
 /// Every omni table has the same rows on all shards.
