@@ -17,6 +17,7 @@ use crate::config::Config;
 
 mod check;
 mod dev;
+mod route;
 
 /// Sharded PostgreSQL: a proxy that routes by replay position and placement.
 #[derive(Debug, Parser)]
@@ -52,6 +53,8 @@ enum Verb {
     Check,
     /// Start or stop a local cluster: shards, replicas, spare servers and shims.
     Dev(dev::Args),
+    /// Say where a statement would go, without running it.
+    Route(route::Args),
 }
 
 /// Runs the verb of this process's command line.
@@ -71,6 +74,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         None | Some(Verb::Run) => app::run(cli.files.load()?),
         Some(Verb::Check) => check::run(&cli.files.load()?),
         Some(Verb::Dev(args)) => on_runtime(dev::run(args)),
+        Some(Verb::Route(args)) => on_runtime(route::run(args, &cli.files.load()?)),
     }
 }
 
