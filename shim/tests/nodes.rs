@@ -170,6 +170,49 @@ async fn lookups_are_cached_until_the_placement_changes() {
         .expect("shard 0 answers");
     assert!(fresh.generation() > topology.generation());
     assert_eq!(cluster.lookup(&fresh, &key("1")).await, Ok(ZERO));
+
+    // What changes without an epoch is noticed too: the place of a key.
+    zero.sql("app", "ALTER TABLE orders DROP COLUMN note").await;
+    eventually("the key has moved", async || {
+        cluster.topology().sharded[0].position == Some(1)
+    })
+    .await;
+    cluster.stop().await;
+}
+
+/// A rule for every table with a column finds them, also those that come later; a new declaration
+/// arrives by a reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_without_a_name_find_their_tables() {
+    let zero = Server::with_extension().await;
+    zero.sql("app", TABLES).await;
+    let mut wanted = settings(vec![zero.declared(0)]);
+    wanted.sharded = vec![DeclaredTable {
+        table: String::new(),
+        lookup_query: None,
+        lookup_result: "value".into(),
+        ..orders()
+    }];
+    let cluster = Cluster::start(wanted.clone()).await.expect("one shard");
+    let names = || {
+        let topology = cluster.topology();
+        topology
+            .sharded
+            .iter()
+            .map(|table| table.table.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["orders"]);
+    zero.sql("app", "CREATE TABLE calls (tenant_id int, at timestamptz)")
+        .await;
+    eventually("the new table is found", async || {
+        names() == ["calls", "orders"]
+    })
+    .await;
+
+    wanted.omnisharded = vec![omni("tenants")];
+    cluster.reload(wanted).await.expect("no contradiction");
+    assert_eq!(cluster.topology().omnisharded, [omni("tenants")]);
     cluster.stop().await;
 }
 

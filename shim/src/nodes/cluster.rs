@@ -31,7 +31,9 @@ const CONVERGENCE_WAIT: Duration = Duration::from_secs(5);
 
 /// One logical database.
 pub struct Cluster {
-    settings: Settings,
+    name: String,
+    instance_id: String,
+    settings: ArcSwap<Settings>,
     login: Arc<Login>,
     nodes: RwLock<BTreeMap<Address, Arc<Node>>>,
     topology: ArcSwap<Topology>,
@@ -77,7 +79,9 @@ impl Cluster {
             stop: CancellationToken::new(),
             work: TaskTracker::new(),
             login,
-            settings,
+            name: settings.database.clone(),
+            instance_id: settings.instance.instance_id.clone(),
+            settings: ArcSwap::from_pointee(settings),
         });
         let prepared = install::prepare(&cluster).await;
         if let Err(fault) = prepared {
@@ -107,17 +111,32 @@ impl Cluster {
 
     /// Name of the logical database.
     pub fn name(&self) -> &str {
-        &self.settings.database
+        &self.name
     }
 
-    /// What it was started with.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    /// What the configuration declares.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.settings.load_full()
+    }
+
+    /// Takes a changed configuration: nodes and declarations are added. Topology, caches and
+    /// positions stay; so does the login of the control connections.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`]; then the old configuration stays.
+    pub async fn reload(&self, settings: Settings) -> Result<(), Fault> {
+        let before = self.settings.swap(Arc::new(settings));
+        let prepared = install::prepare(self).await;
+        match prepared {
+            Ok(()) => self.news.notify_one(),
+            Err(_) => self.settings.store(before),
+        }
+        prepared
     }
 
     /// This shim's identity.
     pub fn instance_id(&self) -> &str {
-        &self.settings.instance.instance_id
+        &self.instance_id
     }
 
     /// The current picture.
@@ -276,7 +295,7 @@ impl Cluster {
     /// Nodes declared as future shards that do not serve yet.
     pub fn provisioning(&self) -> Vec<(ShardNumber, Address)> {
         let serving = self.topology().shards.len();
-        self.settings
+        self.settings()
             .nodes
             .iter()
             .filter(|node| node.provisioning && usize::from(node.shard.0) >= serving)
@@ -410,7 +429,7 @@ impl Cluster {
     pub(super) fn watch(self: &Arc<Self>, node: Arc<Node>) {
         let cluster = self.clone();
         self.work.spawn(async move {
-            let idle = cluster.settings.lsn_check_interval;
+            let idle = cluster.settings().lsn_check_interval;
             node.watch(idle, &cluster.news, &cluster.stop).await;
         });
     }

@@ -53,9 +53,12 @@ pub fn missing(
         }
         // Rules for "every table with this column" stand beside each other, one per column.
         let same = kept.sharded.iter().find(|row| {
-            row.schema == table.schema
-                && row.table == table.table
-                && (!table.table.is_empty() || row.column == table.column)
+            row.table == table.table
+                && if table.table.is_empty() {
+                    row.column == table.column
+                } else {
+                    row.schema == table.schema
+                }
         });
         match same {
             Some(row) if agrees(table, row) => {}
@@ -133,7 +136,7 @@ fn describe(
 
 fn contradiction(name: &(String, String), ours: &str, theirs: &str) -> Fault {
     let table = match name.1.as_str() {
-        "" => format!("every table of schema {}", name.0),
+        "" => "every table with that column".to_owned(),
         table => format!("{}.{table}", name.0),
     };
     trouble::contradiction(&table, ours, theirs)
@@ -245,6 +248,7 @@ mod tests {
             ..declared()
         };
         let theirs = ShardedRow {
+            schema: String::new(),
             table: String::new(),
             lookup_query: None,
             lookup_result: "value".into(),

@@ -65,8 +65,8 @@ pub(super) async fn prepare(cluster: &Cluster) -> Result<(), Fault> {
 
 fn first_primary(cluster: &Cluster) -> Option<Address> {
     let seen = cluster.seen();
-    let mut serving: Vec<_> = cluster
-        .settings()
+    let settings = cluster.settings();
+    let mut serving: Vec<_> = settings
         .nodes
         .iter()
         .filter(|node| !node.provisioning)
@@ -115,8 +115,9 @@ async fn install_empty(cluster: &Cluster) -> Result<(), Fault> {
 }
 
 fn has_empty_standby(cluster: &Cluster) -> bool {
+    let settings = cluster.settings();
     let serving = |address: &Address| {
-        let mut nodes = cluster.settings().nodes.iter();
+        let mut nodes = settings.nodes.iter();
         nodes.any(|node| node.address == *address && !node.provisioning)
     };
     cluster.seen().iter().any(|seen| {

@@ -47,8 +47,9 @@ impl Cluster {
 
     /// The nodes of a serving shard, those included that do not answer now.
     fn members(&self, shard: ShardNumber) -> Vec<(Arc<Node>, View)> {
+        let settings = self.settings();
         let declared = |address: &Address| {
-            let mut nodes = self.settings().nodes.iter();
+            let mut nodes = settings.nodes.iter();
             nodes.any(|node| node.address == *address && node.shard == shard && !node.provisioning)
         };
         self.all_nodes()

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::control::{Link, Login};
 use super::observed::{self, Facts};
-use super::position::{RateMeter, Role, Sample};
+use super::position::{RateMeter, Reading, Role, Sample};
 use super::topology::Address;
 
 /// A poll that takes longer counts as failed.
@@ -185,7 +185,12 @@ fn accept(view: &mut View, facts: Facts, rate: &mut RateMeter) {
         system_identifier: node.system_identifier.clone(),
         replayed: node.replayed,
         received: node.received,
-        replay_bytes_per_s: rate.note(&node.incarnation, node.replayed, taken_at),
+        replay_bytes_per_s: rate.note(Reading {
+            incarnation: node.incarnation.clone(),
+            replayed: node.replayed,
+            received: node.received,
+            taken_at,
+        }),
         lag_ms: node.lag_ms,
         taken_at,
     });

@@ -150,10 +150,10 @@ pub(super) fn shard_number(number: i32) -> Option<ShardNumber> {
     u16::try_from(number).ok().map(ShardNumber)
 }
 
-/// One row of `pgdog.sharded_tables`, with the place of its key among the live columns.
+/// One row of `pgdog.sharded_tables` and one table that it is about.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardedRow {
-    /// Schema.
+    /// Schema; empty with an empty table.
     pub schema: String,
     /// Table; empty: every table with the column.
     pub table: String,
@@ -167,12 +167,21 @@ pub struct ShardedRow {
     pub lookup_query: Option<String>,
     /// `value` or `shard`.
     pub lookup_result: String,
-    /// Whole-map lookup: its table.
-    pub lookup_table: Option<String>,
     /// Explicit mapping as JSON text.
     pub mapping: Option<String>,
-    /// 0-based place among the live columns.
-    pub position: Option<usize>,
+    /// The table that it is about, if there is one.
+    pub found: Option<FoundTable>,
+}
+
+/// A table that a declaration is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundTable {
+    /// Schema.
+    pub schema: String,
+    /// Name.
+    pub table: String,
+    /// 0-based place of the key among the live columns.
+    pub position: usize,
 }
 
 /// One row of `pgdog.shards`.
@@ -197,20 +206,32 @@ pub struct Kept {
     pub nodes: Vec<KnownNode>,
 }
 
+/// Every declaration with the tables that it is about: the one that it names, or for a rule without
+/// a name every table with its column that nothing else is said about.
 const SHARDED: &str = "
 SELECT s.schema_name::text, s.table_name::text, s.column_name::text, s.data_type::text,
-       s.strategy::text, s.lookup_query::text, s.lookup_result::text, s.lookup_table::text,
-       s.mapping::text,
-       (SELECT count(*) FROM pg_catalog.pg_attribute b
-         WHERE b.attrelid = a.attrelid AND b.attnum > 0 AND NOT b.attisdropped
-           AND b.attnum < a.attnum AND a.attrelid IS NOT NULL)::int8 AS position,
-       a.attrelid IS NOT NULL AS found
+       s.strategy::text, s.lookup_query::text, s.lookup_result::text, s.mapping::text,
+       a.nspname::text AS found_schema, a.relname::text AS found_table, a.position
 FROM pgdog.sharded_tables s
-LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = s.schema_name
-LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = s.table_name
-LEFT JOIN pg_catalog.pg_attribute a
-       ON a.attrelid = c.oid AND a.attname = s.column_name AND NOT a.attisdropped
-ORDER BY 1, 2, 3";
+LEFT JOIN LATERAL (
+    SELECT n.nspname, c.relname,
+           (SELECT count(*) FROM pg_catalog.pg_attribute b
+             WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped
+               AND b.attnum < k.attnum)::int8 AS position
+    FROM pg_catalog.pg_attribute k
+    JOIN pg_catalog.pg_class c ON c.oid = k.attrelid AND c.relkind IN ('r', 'p', 'v', 'f')
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE k.attname = s.column_name AND k.attnum > 0 AND NOT k.attisdropped
+      AND CASE WHEN s.table_name <> ''
+               THEN n.nspname = s.schema_name AND c.relname = s.table_name
+               ELSE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+                AND n.nspname <> ALL ('{pg_catalog,information_schema,pgdog,pg_toast}'::name[])
+                AND NOT EXISTS (SELECT FROM pgdog.sharded_tables x
+                                 WHERE x.schema_name = n.nspname AND x.table_name = c.relname)
+                AND NOT EXISTS (SELECT FROM pgdog.omnisharded_tables x
+                                 WHERE x.schema_name = n.nspname AND x.table_name = c.relname)
+          END) a ON true
+ORDER BY 1, 2, 3, 9, 10";
 
 const OMNISHARDED: &str =
     "SELECT schema_name::text, table_name::text FROM pgdog.omnisharded_tables ORDER BY 1, 2";
@@ -237,7 +258,13 @@ pub(super) async fn kept(session: &Session) -> Result<Kept, Fault> {
 }
 
 fn sharded_row(row: &Row) -> ShardedRow {
-    let position = row.get::<_, i64>("position");
+    let found = || {
+        Some(FoundTable {
+            schema: row.get::<_, Option<String>>("found_schema")?,
+            table: row.get("found_table"),
+            position: usize::try_from(row.get::<_, i64>("position")).ok()?,
+        })
+    };
     ShardedRow {
         schema: row.get("schema_name"),
         table: row.get("table_name"),
@@ -248,13 +275,8 @@ fn sharded_row(row: &Row) -> ShardedRow {
         lookup_result: row
             .get::<_, Option<String>>("lookup_result")
             .unwrap_or_else(|| "value".to_owned()),
-        lookup_table: row.get("lookup_table"),
         mapping: row.get("mapping"),
-        position: if row.get("found") {
-            usize::try_from(position).ok()
-        } else {
-            None
-        },
+        found: found(),
     }
 }
 

@@ -49,7 +49,7 @@ pub struct Sample {
     pub replayed: Option<Lsn>,
     /// Received up to here; for people only.
     pub received: Option<Lsn>,
-    /// Bytes replayed per second, measured over the last samples while it moved; 0: unknown.
+    /// Bytes replayed per second, measured while it had something to replay; 0: unknown.
     pub replay_bytes_per_s: f64,
     /// Age of the last replayed commit when sampled, in ms; None on a primary.
     pub lag_ms: Option<u64>,
@@ -57,49 +57,59 @@ pub struct Sample {
     pub taken_at: Instant,
 }
 
-/// Measures how fast a node replays, from the samples in which its position moved.
+/// Measures how fast a node replays while it has something to replay.
 #[derive(Debug, Default)]
 pub(super) struct RateMeter {
-    last: Option<(Incarnation, Lsn, Instant)>,
+    last: Option<Reading>,
     bytes_per_s: f64,
+}
+
+/// One reading of a node's positions.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) incarnation: Incarnation,
+    pub(super) replayed: Option<Lsn>,
+    pub(super) received: Option<Lsn>,
+    pub(super) taken_at: Instant,
+}
+
+impl Reading {
+    /// WAL was there that was not replayed: how fast it goes on is the server's doing. Without, it
+    /// would be the writers'.
+    fn had_work(&self) -> bool {
+        self.received > self.replayed
+    }
 }
 
 impl RateMeter {
     /// Weight of the newest measurement.
     const NEWEST: f64 = 0.3;
 
-    /// Takes one sample; the rate after it, 0 while unknown.
-    pub(super) fn note(
-        &mut self,
-        incarnation: &Incarnation,
-        replayed: Option<Lsn>,
-        now: Instant,
-    ) -> f64 {
-        let Some(lsn) = replayed else {
-            return self.bytes_per_s;
-        };
+    /// Takes a reading; the rate after it, 0 while unknown.
+    pub(super) fn note(&mut self, reading: Reading) -> f64 {
         match &self.last {
-            Some((known, before, at)) if known == incarnation => {
-                let bytes = lsn.0.saturating_sub(before.0);
-                let seconds = now.saturating_duration_since(*at).as_secs_f64();
-                if bytes == 0 || seconds <= 0.0 {
-                    // It idles or is paused: that says nothing about how fast it replays.
-                    if bytes == 0 {
-                        self.last = Some((incarnation.clone(), lsn, now));
-                    }
-                    return self.bytes_per_s;
+            Some(last) if last.incarnation == reading.incarnation => {
+                if let (Some(before), Some(after)) = (last.replayed, reading.replayed)
+                    && last.had_work()
+                    && after > before
+                {
+                    let bytes = after.0 - before.0;
+                    let elapsed = reading.taken_at.saturating_duration_since(last.taken_at);
+                    self.measured(bytes as f64 / elapsed.as_secs_f64().max(0.000_1));
                 }
-                let measured = bytes as f64 / seconds;
-                self.bytes_per_s = if self.bytes_per_s > 0.0 {
-                    self.bytes_per_s * (1.0 - Self::NEWEST) + measured * Self::NEWEST
-                } else {
-                    measured
-                };
             }
             _ => self.bytes_per_s = 0.0,
         }
-        self.last = Some((incarnation.clone(), lsn, now));
+        self.last = Some(reading);
         self.bytes_per_s
+    }
+
+    fn measured(&mut self, bytes_per_s: f64) {
+        self.bytes_per_s = if self.bytes_per_s > 0.0 {
+            self.bytes_per_s * (1.0 - Self::NEWEST) + bytes_per_s * Self::NEWEST
+        } else {
+            bytes_per_s
+        };
     }
 }
 
@@ -109,48 +119,53 @@ mod tests {
 
     use super::*;
 
-    fn at(start: Instant, ms: u64) -> Instant {
-        start + Duration::from_millis(ms)
+    fn reading(start: Instant, ms: u64, replayed: u64, received: u64) -> Reading {
+        Reading {
+            incarnation: Incarnation("a".into()),
+            replayed: Some(Lsn(replayed)),
+            received: Some(Lsn(received)),
+            taken_at: start + Duration::from_millis(ms),
+        }
     }
 
     #[test]
-    fn rate_is_measured_while_replay_moves_and_kept_while_it_idles() {
-        let (server, start) = (Incarnation("a".into()), Instant::now());
-        let mut meter = RateMeter::default();
-        assert_eq!(meter.note(&server, Some(Lsn(1000)), start), 0.0);
-        assert_eq!(
-            meter.note(&server, Some(Lsn(2000)), at(start, 1000)),
-            1000.0
-        );
-        assert_eq!(
-            meter.note(&server, Some(Lsn(2000)), at(start, 9000)),
-            1000.0
-        );
-        // The idle stretch does not count as slow replay.
-        assert_eq!(
-            meter.note(&server, Some(Lsn(3000)), at(start, 10_000)),
-            1000.0
-        );
+    fn rate_is_measured_while_there_is_work_only() {
+        let (start, mut meter) = (Instant::now(), RateMeter::default());
+        assert_eq!(meter.note(reading(start, 0, 1000, 9000)), 0.0);
+        assert_eq!(meter.note(reading(start, 1000, 2000, 2000)), 1000.0);
+        // It had caught up: a slow writer does not make a slow replica.
+        assert_eq!(meter.note(reading(start, 9000, 2001, 2001)), 1000.0);
+    }
+
+    #[test]
+    fn a_pause_is_not_slowness() {
+        let (start, mut meter) = (Instant::now(), RateMeter::default());
+        meter.note(reading(start, 0, 1000, 9000));
+        assert_eq!(meter.note(reading(start, 8000, 1000, 9000)), 0.0);
+        assert_eq!(meter.note(reading(start, 9000, 2000, 9000)), 1000.0);
     }
 
     #[test]
     fn a_new_server_start_begins_a_new_measurement() {
-        let start = Instant::now();
-        let mut meter = RateMeter::default();
-        meter.note(&Incarnation("a".into()), Some(Lsn(0)), start);
-        meter.note(&Incarnation("a".into()), Some(Lsn(500)), at(start, 100));
-        assert_eq!(
-            meter.note(&Incarnation("b".into()), Some(Lsn(9)), at(start, 200)),
-            0.0
-        );
+        let (start, mut meter) = (Instant::now(), RateMeter::default());
+        meter.note(reading(start, 0, 0, 9000));
+        assert!(meter.note(reading(start, 100, 500, 9000)) > 0.0);
+        let other = Reading {
+            incarnation: Incarnation("b".into()),
+            ..reading(start, 200, 9, 9)
+        };
+        assert_eq!(meter.note(other), 0.0);
     }
 
     #[test]
     fn an_unknown_position_keeps_the_rate() {
-        let (server, start) = (Incarnation("a".into()), Instant::now());
-        let mut meter = RateMeter::default();
-        meter.note(&server, Some(Lsn(0)), start);
-        meter.note(&server, Some(Lsn(100)), at(start, 1000));
-        assert_eq!(meter.note(&server, None, at(start, 2000)), 100.0);
+        let (start, mut meter) = (Instant::now(), RateMeter::default());
+        meter.note(reading(start, 0, 0, 9000));
+        meter.note(reading(start, 1000, 100, 9000));
+        let unknown = Reading {
+            replayed: None,
+            ..reading(start, 2000, 0, 0)
+        };
+        assert_eq!(meter.note(unknown), 100.0);
     }
 }

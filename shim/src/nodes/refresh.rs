@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use pgdog_core::fault::Fault;
 use tokio::sync::Mutex;
+use tokio::time::MissedTickBehavior;
 
 use super::cluster::Cluster;
 use super::manifest::{self, Manifest, Seen};
@@ -12,6 +14,9 @@ use super::observed::{self, Kept, NodeState};
 use super::rules;
 use super::topology::{Address, Topology};
 use super::trouble;
+
+/// How often the nodes are asked without a reason.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Callers of a refresh share flights: one that is under way when a caller comes may have asked
 /// before the change that the caller has heard of, so he takes the next one, with all others.
@@ -39,22 +44,37 @@ impl Flight {
     }
 }
 
-/// Refreshes whenever a node says something new, until the cluster stops.
+/// Refreshes whenever a node says something new, and every second for what changes silently (a
+/// dropped column moves the place of a key), until the cluster stops.
 pub(super) async fn follow(cluster: &Arc<Cluster>) {
-    watch_new(cluster);
+    let mut every = tokio::time::interval(PERIOD);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut changes = cluster.changes();
+    let mut failing = false;
     loop {
+        watch_new(cluster);
         tokio::select! {
             () = cluster.stopped() => return,
             () = cluster.news().notified() => {}
+            _ = every.tick() => {}
         }
-        if let Err(fault) = cluster.refresh().await {
-            tracing::warn!(database = cluster.name(), error = %fault.message(),
-                "topology not refreshed");
+        match cluster.refresh().await {
+            Ok(_) => failing = false,
+            Err(fault) => {
+                if !failing {
+                    tracing::warn!(database = cluster.name(), error = %fault.message(),
+                        "topology not refreshed");
+                }
+                failing = true;
+            }
         }
-        watch_new(cluster);
-        if let Err(fault) = super::install::fill_shards(cluster).await {
-            tracing::debug!(database = cluster.name(), error = %fault.message(),
-                "pgdog.shards not brought up to date");
+        if changes.has_changed().unwrap_or(false) {
+            changes.mark_unchanged();
+            if let Err(fault) = super::install::fill_shards(cluster).await {
+                // Tried again at the next change.
+                tracing::debug!(database = cluster.name(), error = %fault.message(),
+                    "pgdog.shards not brought up to date");
+            }
         }
     }
 }

@@ -33,11 +33,17 @@ pub(super) fn sharded_table(row: &ShardedRow) -> Result<ShardedTable, Fault> {
         },
         (other, _, _) => return Err(bad(row, other, "the strategy does not fit its columns")),
     };
+    // A rule without a name stands for each table that it found; one that found none yet keeps its
+    // empty name, which no statement has.
+    let (schema, table) = match &row.found {
+        Some(found) => (&found.schema, &found.table),
+        None => (&row.schema, &row.table),
+    };
     Ok(ShardedTable {
-        schema: row.schema.clone(),
-        table: row.table.clone(),
+        schema: schema.clone(),
+        table: table.clone(),
         column: row.column.clone(),
-        position: row.position,
+        position: row.found.as_ref().map(|found| found.position),
         rule: TableRule {
             data_type,
             strategy,
@@ -101,6 +107,7 @@ mod tests {
     use pgdog_core::placement::{Placed, place};
 
     use super::*;
+    use crate::nodes::observed::FoundTable;
 
     fn row(strategy: &str) -> ShardedRow {
         ShardedRow {
@@ -139,6 +146,26 @@ mod tests {
         for (key, shard) in [("1", 1), ("2", 1), ("3", 0)] {
             assert_eq!(place(&rule, key, 2), Ok(Placed::Shard(ShardNumber(shard))));
         }
+    }
+
+    #[test]
+    fn a_rule_without_a_name_stands_for_the_table_that_it_found() {
+        let every = ShardedRow {
+            schema: String::new(),
+            table: String::new(),
+            found: Some(FoundTable {
+                schema: "crm".into(),
+                table: "calls".into(),
+                position: 3,
+            }),
+            ..row("hash")
+        };
+        let table = sharded_table(&every).expect("well formed");
+        assert_eq!(
+            (table.schema.as_str(), table.table.as_str()),
+            ("crm", "calls")
+        );
+        assert_eq!(table.position, Some(3));
     }
 
     #[test]

@@ -51,7 +51,8 @@ pub struct ShardedTable {
     pub table: String,
     /// Sharding key.
     pub column: String,
-    /// 0-based position of the key among the table's live columns, for INSERT without a column list.
+    /// 0-based position of the key among the table's live columns, for INSERT without a
+    /// column list.
     pub position: Option<usize>,
     /// How a key becomes a shard.
     pub rule: TableRule,

@@ -147,8 +147,14 @@ fn joins_link_columns() {
             .is_empty()
     );
     let derived = "SELECT * FROM a JOIN (SELECT k FROM b GROUP BY k) s ON a.k = s.k";
-    assert_eq!(relations(derived)[0].joined, vec![("k".to_owned(), 1, "k".to_owned())]);
-    assert!(relations(derived)[1].joined.is_empty(), "a subquery is not narrowed from outside");
+    assert_eq!(
+        relations(derived)[0].joined,
+        vec![("k".to_owned(), 1, "k".to_owned())]
+    );
+    assert!(
+        relations(derived)[1].joined.is_empty(),
+        "a subquery is not narrowed from outside"
+    );
 }
 
 #[test]
