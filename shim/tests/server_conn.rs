@@ -342,7 +342,7 @@ async fn rows_come_in_runs_and_none_is_lost() {
 #[tokio::test]
 async fn a_receive_that_is_dropped_loses_nothing() {
     let mut conn = connect().await;
-    conn.send(&simple("SELECT 1; SELECT pg_sleep(0.2); SELECT 2"))
+    conn.send(&simple("SELECT 1; SELECT pg_sleep_for('200 ms'); SELECT 2"))
         .await
         .unwrap();
     let mut tags = Vec::new();
@@ -419,7 +419,9 @@ async fn errors_of_statements_leave_the_connection_alive() {
 async fn a_terminated_backend_says_why_and_is_broken() {
     let mut conn = connect().await;
     let pid = conn.pid();
-    conn.send(&simple("SELECT pg_sleep(60)")).await.unwrap();
+    conn.send(&simple("SELECT pg_sleep_for('60 s')"))
+        .await
+        .unwrap();
     connect()
         .await
         .simple(&format!("SELECT pg_terminate_backend({pid})"))

@@ -3,16 +3,17 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation};
-use pgdog_shim::proto::frontend;
+use pgdog_shim::proto::backend::tag;
+use pgdog_shim::proto::{Frame, frontend};
 use pgdog_shim::server::{Lease, Login, PoolSettings, Pools, ServerError, ServerState};
 
 mod server_support;
-use server_support::{LIMIT, connect, endpoint, login, scripted, wait_for};
+use server_support::{LIMIT, Poll, connect, endpoint, login, scripted, wait_for};
 
 fn pools(size: usize) -> Arc<Pools> {
     Pools::new(PoolSettings {
@@ -30,10 +31,9 @@ async fn lend(pools: &Pools) -> Lease {
 
 /// Waits until a condition on the pools holds.
 async fn until(pools: &Pools, what: &str, condition: impl Fn(&Pools) -> bool) {
-    let deadline = Instant::now() + LIMIT;
+    let mut poll = Poll::new();
     while !condition(pools) {
-        assert!(Instant::now() < deadline, "{what}: {:?}", pools.stats());
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        poll.next(what).await;
     }
 }
 
@@ -172,15 +172,38 @@ async fn a_statement_whose_client_left_is_cancelled() {
     let pools = pools(1);
     let mut lease = lend(&pools).await;
     let pid = lease.pid();
-    lease.send(&query("SELECT pg_sleep(600)")).await.unwrap();
+    lease
+        .send(&query("SELECT pg_sleep_for('600 s')"))
+        .await
+        .unwrap();
     let mut watcher = connect().await;
     let running = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND query LIKE '%sleep(600)'"
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {pid} AND query LIKE '%''600 s''%'"
     );
     wait_for(&mut watcher, &running, "1").await;
     drop(lease);
     wait_for(&mut watcher, &running, "0").await;
     assert_ne!(lend(&pools).await.pid(), pid);
+}
+
+#[tokio::test]
+async fn a_batch_without_sync_whose_client_left_is_cancelled() {
+    let pools = pools(1);
+    let mut lease = lend(&pools).await;
+    let mut out = BytesMut::new();
+    frontend::parse("", "SELECT pg_sleep_for('700 s')", &[], &mut out);
+    frontend::bind("", "", &[], &mut out);
+    frontend::execute("", 0, &mut out);
+    frontend::flush(&mut out);
+    lease.send(&out).await.unwrap();
+    let mut watcher = connect().await;
+    let running = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND query LIKE '%''700 s''%'",
+        lease.pid()
+    );
+    wait_for(&mut watcher, &running, "1").await;
+    drop(lease);
+    wait_for(&mut watcher, &running, "0").await;
 }
 
 #[tokio::test]
@@ -190,14 +213,14 @@ async fn a_cancel_hits_the_statement_it_was_meant_for() {
     let token = lease.cancel_token();
     let mut watcher = connect().await;
     let running = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND query LIKE '%sleep(500)'",
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = {} AND query LIKE '%''500 s''%'",
         lease.pid()
     );
     let cancel = async {
         wait_for(&mut watcher, &running, "1").await;
         token.cancel(LIMIT).await.unwrap();
     };
-    let (result, ()) = tokio::join!(lease.simple("SELECT pg_sleep(500)"), cancel);
+    let (result, ()) = tokio::join!(lease.simple("SELECT pg_sleep_for('500 s')"), cancel);
     let Err(ServerError::Sql(error)) = result else {
         panic!("cancelled: {result:?}")
     };
@@ -329,6 +352,22 @@ async fn connections_to_another_server_start_are_retired() {
         0,
         "it still talks to the old start"
     );
+}
+
+#[tokio::test]
+async fn a_server_that_breaks_the_protocol_is_not_lent_again() {
+    let unasked = Frame::new(tag::READY, b"I");
+    let impossible = Frame::new(tag::READY, b"?");
+    for answer in [vec![unasked.clone(), unasked], vec![impossible]] {
+        let endpoint = scripted(Vec::new(), vec![answer]).await;
+        let pools = pools(1);
+        let login = Login::default();
+        let mut lease = pools.checkout(&endpoint, &login, LIMIT).await.unwrap();
+        let _ = lease.simple("SELECT 1").await;
+        drop(lease);
+        drop(pools.checkout(&endpoint, &login, LIMIT).await.unwrap());
+        assert_eq!(pools.stats()[0].connects, 2);
+    }
 }
 
 #[tokio::test]

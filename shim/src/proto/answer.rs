@@ -1,12 +1,11 @@
 //! What servers say: parsed views.
 
-use pgdog_core::fault::Fault;
+use bytes::Bytes;
 
 use super::ProtocolError;
 use super::backend::TxStatus;
 use super::cursor::Cursor;
 use super::startup::CancelKey;
-use bytes::Bytes;
 
 /// The fields of an ErrorResponse or NoticeResponse that pgdog reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -62,18 +61,6 @@ impl ErrorFields {
     /// Whether the server ends the connection with this error.
     pub fn ends_connection(&self) -> bool {
         matches!(self.severity.as_str(), "FATAL" | "PANIC")
-    }
-}
-
-impl From<&Fault> for ErrorFields {
-    fn from(fault: &Fault) -> Self {
-        Self {
-            severity: String::new(),
-            code: fault.sqlstate().to_owned(),
-            message: fault.message(),
-            detail: fault.detail(),
-            hint: fault.hint(),
-        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What servers say: encoders. All append to the given buffer.
 
 use bytes::{BufMut, BytesMut};
-use pgdog_core::fault::Fault;
 
 use super::answer::ErrorFields;
 use super::frame::{put, put_cstr};
@@ -259,14 +258,14 @@ pub fn copy_in(format: super::frontend::Format, columns: u16, out: &mut BytesMut
     });
 }
 
-/// ErrorResponse of one of pgdog's own errors; the connection lives.
-pub fn error_response(fault: &Fault, out: &mut BytesMut) {
-    error_fields(Severity::Error, &ErrorFields::from(fault), out);
+/// ErrorResponse of anything that is an error (a `&Fault`, say); the connection lives.
+pub fn error_response(error: impl Into<ErrorFields>, out: &mut BytesMut) {
+    error_fields(Severity::Error, &error.into(), out);
 }
 
 /// As [`error_response`], for an error that ends the connection.
-pub fn fatal_response(fault: &Fault, out: &mut BytesMut) {
-    error_fields(Severity::Fatal, &ErrorFields::from(fault), out);
+pub fn fatal_response(error: impl Into<ErrorFields>, out: &mut BytesMut) {
+    error_fields(Severity::Fatal, &error.into(), out);
 }
 
 /// ErrorResponse from its fields.

@@ -96,7 +96,8 @@ pub fn take_frontend(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolErr
     take(buffer)
 }
 
-/// As [`take_frontend`] before the login is done, when only passwords may come: nobody who is not
+/// As [`take_frontend`] before the login is done, when only passwords may come: nobody who is
+/// not
 /// known yet makes the buffer grow.
 ///
 /// # Errors
@@ -120,7 +121,8 @@ pub struct Run {
     pub stop: Option<u8>,
 }
 
-/// Finds the DataRow and CopyData messages at the head of a server's stream, which can be forwarded in one piece.
+/// Finds the DataRow and CopyData messages at the head of a server's stream, which can be
+/// forwarded in one piece.
 ///
 /// # Errors
 /// `08P01` when a length word is impossible and no whole row precedes it.

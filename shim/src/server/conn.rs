@@ -23,6 +23,8 @@ use crate::proto::{CancelKey, ErrorFields, Frame, ProtocolError, TxStatus, answe
 
 /// Free space that a read always finds, in bytes.
 const READ_SPACE: usize = 8 * 1024;
+/// A read buffer that ever was larger is given up once it is empty.
+const READ_KEPT: usize = 1 << 20;
 /// How much the read buffer grows by when it has less.
 const READ_GROWTH: usize = 64 * 1024;
 
@@ -41,6 +43,8 @@ pub struct Conn {
     pub(super) info: Arc<ServerInfo>,
     cancels_underway: Arc<AtomicUsize>,
     dirty: bool,
+    /// The read buffer grew beyond what an idle connection should keep.
+    swollen: bool,
     /// A write was begun: if it was not finished, half a message is on the wire.
     writing: bool,
     broken: Option<&'static str>,
@@ -75,6 +79,7 @@ impl Conn {
             info: Arc::new(ServerInfo::new()),
             cancels_underway: Arc::default(),
             dirty: false,
+            swollen: false,
             writing: false,
             broken: None,
         }
@@ -135,6 +140,19 @@ impl Conn {
     pub(super) fn is_reusable(&self) -> bool {
         let cancels = self.cancels_underway.load(Ordering::SeqCst);
         !self.is_broken() && self.in_sync() && self.tx_status() == TxStatus::Idle && cancels == 0
+    }
+
+    /// Whether the server may still be at work for a client that left.
+    pub(super) fn may_be_running(&self) -> bool {
+        self.broken.is_none() && (self.writing || !self.in_sync())
+    }
+
+    /// Gives back the memory that a very long message took.
+    pub(super) fn shrink(&mut self) {
+        if self.swollen && self.input.is_empty() {
+            self.input = BytesMut::new();
+            self.swollen = false;
+        }
     }
 
     /// Tells the server that the connection ends, if that costs no wait.
@@ -369,6 +387,7 @@ impl Conn {
         if self.input.capacity() - self.input.len() < READ_SPACE {
             self.input.reserve(READ_GROWTH);
         }
+        self.swollen |= self.input.capacity() > READ_KEPT;
     }
 
     pub(super) async fn write(&mut self, mut rest: &[u8]) -> Result<(), Fault> {

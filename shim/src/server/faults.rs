@@ -59,3 +59,48 @@ pub(super) fn from_node(endpoint: &Endpoint, error: &ErrorFields) -> Fault {
         hint: error.hint.clone(),
     }))
 }
+
+impl From<&Fault> for ErrorFields {
+    fn from(fault: &Fault) -> Self {
+        Self {
+            severity: String::new(),
+            code: fault.sqlstate().to_owned(),
+            message: fault.message(),
+            detail: fault.detail(),
+            hint: fault.hint(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::proto::{backend, frame};
+
+    #[test]
+    fn a_fault_becomes_an_error_response_with_all_its_fields() {
+        let fault = lost(
+            &Endpoint {
+                host: "h".into(),
+                port: 1,
+                database: "d".into(),
+            },
+            "gone",
+        );
+        let mut out = BytesMut::new();
+        backend::error_response(&fault, &mut out);
+        let frame = frame::take(&mut out).expect("well formed").expect("whole");
+        let fields = ErrorFields::parse(frame.body()).expect("well formed");
+        let severity = "ERROR".to_owned();
+        assert_eq!(
+            fields,
+            ErrorFields {
+                severity,
+                ..ErrorFields::from(&fault)
+            }
+        );
+        assert_eq!(fields.code, "08006");
+    }
+}

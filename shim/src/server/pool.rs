@@ -176,7 +176,8 @@ impl Pool {
         }
     }
 
-    fn keep(&self, conn: Conn, generation: u64, permit: OwnedSemaphorePermit) {
+    fn keep(&self, mut conn: Conn, generation: u64, permit: OwnedSemaphorePermit) {
+        conn.shrink();
         lock(&self.idle).push_back(Idle {
             conn,
             generation,
@@ -276,9 +277,10 @@ async fn reset(mut conn: Conn) -> Option<Conn> {
 }
 
 /// Ends a connection. One that still runs a statement is cancelled first: the server would not
-/// notice the closed socket before the statement ends.
+/// notice the closed socket before the statement ends. Meanwhile the server has one connection
+/// more than the pool counts.
 fn close(conn: Conn) {
-    let busy = !conn.is_broken() && conn.owed() > 0;
+    let busy = conn.may_be_running();
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
     };

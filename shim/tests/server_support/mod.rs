@@ -19,6 +19,7 @@ use bytes::BytesMut;
 use pgdog_shim::proto::{Frame, backend, startup};
 use pgdog_shim::server::{Conn, Endpoint, Login};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Interval;
 
 /// Nothing here should take longer.
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -75,17 +76,30 @@ pub async fn connect() -> Conn {
 
 /// Polls until the statement's only value is `expected`.
 pub async fn wait_for(conn: &mut Conn, sql: &str, expected: &str) {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let rows = conn.simple(sql).await.expect("a valid statement");
-        if rows[0][0].as_deref() == Some(expected) {
-            return;
+    let mut poll = Poll::new();
+    while conn.simple(sql).await.expect("a valid statement")[0][0].as_deref() != Some(expected) {
+        poll.next(sql).await;
+    }
+}
+
+/// Paces the looks at a condition, and ends the test when it does not come true.
+pub struct Poll {
+    ticks: Interval,
+    deadline: Instant,
+}
+
+impl Poll {
+    pub fn new() -> Self {
+        let ticks = tokio::time::interval(Duration::from_millis(2));
+        Self {
+            ticks,
+            deadline: Instant::now() + LIMIT,
         }
-        assert!(
-            Instant::now() < deadline,
-            "{sql} is {rows:?}, not {expected}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+
+    pub async fn next(&mut self, what: &str) {
+        assert!(Instant::now() < self.deadline, "waited in vain: {what}");
+        self.ticks.tick().await;
     }
 }
 
@@ -154,15 +168,15 @@ fn wait_until_open(port: u16) {
             port,
             database: "postgres".to_owned(),
         };
-        let deadline = Instant::now() + LIMIT;
-        let probe = || runtime.block_on(Conn::connect(&endpoint, &login("trusted"), LIMIT));
-        while let Err(fault) = probe() {
-            assert!(
-                Instant::now() < deadline,
-                "the server does not start: {fault:?}"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        runtime.block_on(async {
+            let mut poll = Poll::new();
+            while Conn::connect(&endpoint, &login("trusted"), LIMIT)
+                .await
+                .is_err()
+            {
+                poll.next("the server starts").await;
+            }
+        });
     });
     probing.join().unwrap();
 }
