@@ -96,10 +96,10 @@ impl Facts {
         }
     }
 
-    /// Notes a relation that the statement names.
-    pub(super) fn named(&mut self, table: Option<&RangeVar>) {
+    /// Notes a relation that the statement changes as a whole.
+    fn named(&mut self, table: Option<&RangeVar>) {
         if let Some(table) = table {
-            self.relation(table, false);
+            self.relation(table, true);
         }
     }
 

@@ -112,15 +112,15 @@ pub enum RoleHint {
 /// The kinds of statement that are told apart.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Kind {
-    /// A SELECT, VALUES, TABLE, SHOW of a PostgreSQL setting or EXPLAIN of one of them that changes nothing.
+    /// A SELECT, VALUES, TABLE or EXPLAIN that changes nothing.
     #[default]
     Read,
     /// INSERT, UPDATE, DELETE, MERGE, SELECT FOR UPDATE/SHARE, SELECT of functions known to
     /// write (nextval, setval, pg_advisory_*, lo_*, `pgdog.next_id` ...), data-modifying CTEs,
     /// CALL, DO, and everything else that must run on a primary.
     Write,
-    /// A SELECT that calls `pgdog.shard_table`, `pgdog.omni_table` or `pgdog.unshard_table`: it must
-    /// run on every shard in one transaction.
+    /// A SELECT that calls `pgdog.shard_table`, `pgdog.omni_table` or `pgdog.unshard_table`: it
+    /// must run on every shard in one transaction.
     Placement,
     /// A definition: runs on every shard.
     Ddl {
@@ -152,7 +152,8 @@ pub enum Kind {
     RollbackTo(String),
     /// `RELEASE name`.
     Release(String),
-    /// `PREPARE TRANSACTION`, `COMMIT PREPARED`, `ROLLBACK PREPARED`: a client's own two-phase commit.
+    /// `PREPARE TRANSACTION`, `COMMIT PREPARED`, `ROLLBACK PREPARED`: a client's own two-phase
+    /// commit.
     TwoPhase,
     /// `SET [LOCAL|SESSION] name = value`, also `set_config('name', 'value', local)` as the only
     /// target of a SELECT with constant arguments. `None` is `DEFAULT`.
@@ -177,8 +178,9 @@ pub enum Kind {
         /// `DISCARD ALL`.
         all: bool,
     },
-    /// SQL-level `PREPARE`, `EXECUTE`, `DEALLOCATE`, `LISTEN`, `UNLISTEN`, `NOTIFY`, `DECLARE CURSOR`,
-    /// `FETCH`, `MOVE`, `CLOSE`, `LOCK`, `LOAD` and temporary tables: bound to one server connection.
+    /// SQL-level `PREPARE`, `EXECUTE`, `DEALLOCATE`, `LISTEN`, `UNLISTEN`, `NOTIFY`,
+    /// `DECLARE CURSOR`, `FETCH`, `MOVE`, `CLOSE`, `LOCK`, `LOAD` and temporary tables: bound to
+    /// one server connection.
     Session,
     /// `EXPLAIN (PGDOG) statement`: the inner statement is in `Statement::explained`.
     ExplainRoute,
@@ -191,17 +193,17 @@ pub struct Relation {
     pub schema: Option<String>,
     /// Name as PostgreSQL folds it.
     pub name: String,
-    /// True when rows of it are written.
+    /// True when rows of it are written, or the relation is altered, dropped or locked as a whole.
     pub written: bool,
-    /// `column = value` facts that every touched row of this appearance fulfils (top-level ANDs only;
-    /// several values mean "one of": IN, = ANY, rows of a VALUES list).
+    /// `column = value` facts that every touched row of this appearance fulfils (top-level ANDs
+    /// only; several values mean "one of": IN, = ANY, rows of a VALUES list).
     pub bound: Vec<(String, Vec<Value>)>,
     /// `column = other.column` facts: (own column, index into `relations`, other's column).
     pub joined: Vec<(String, usize, String)>,
     /// INSERT without a column list: one row of values per inserted row, by position.
     pub positional: Option<Vec<Vec<Value>>>,
-    /// `INSERT ... SELECT` and MERGE's INSERT: where the values of each position come from; an empty
-    /// list means that it cannot be told.
+    /// `INSERT ... SELECT` and MERGE's INSERT: where the values of each position come from. Each
+    /// origin alone tells all of them; an empty list means that it cannot be told.
     pub selected: Option<Vec<Vec<Origin>>>,
     /// `INSERT ... SELECT *` from one stored relation: its index.
     pub selected_star: Option<usize>,
@@ -231,10 +233,25 @@ pub enum Value {
     Null,
     /// A bind parameter, 1-based.
     Param(usize),
+    /// A bind parameter, 1-based, with a cast that tells its type on the wire.
+    TypedParam(usize, ParamType),
     /// An array bind parameter (`= ANY($1)`), 1-based.
     ArrayParam(usize),
     /// Something that cannot be known from the text.
     Unknown,
+}
+
+/// Types of parameters whose value is known through a cast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParamType {
+    /// `smallint`, `integer`, `bigint`.
+    Integer,
+    /// `numeric`.
+    Numeric,
+    /// `text`, `varchar`.
+    Text,
+    /// `uuid`.
+    Uuid,
 }
 
 /// A text that PostgreSQL's grammar does not know. Any server reports it better than we could.

@@ -1,31 +1,20 @@
 //! Where a statement goes, and why. Pure: plan + parameters + topology in, a route or a fault out.
 
+mod bind;
+mod class;
+mod decide;
+mod key;
+mod named;
+mod refuse;
+mod several;
+
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
-use crate::nodes::topology::Topology;
-use crate::plan::Statement;
+use crate::plan::Value;
 
-/// Where one statement goes, and why.
-///
-/// `NeedLookup` asks the caller to resolve keys and call again with them in `session.lookups`.
-pub fn route(
-    _statement: &Statement,
-    _params: &dyn Params,
-    _topology: &Topology,
-    _session: &SessionView<'_>,
-) -> Outcome {
-    Outcome::NeedLookup(Vec::new())
-}
-
-/// One route for the statements of one simple query: all on one shard, or all on every shard.
-pub fn route_all(
-    _statements: &[Statement],
-    _topology: &Topology,
-    _session: &SessionView<'_>,
-) -> Outcome {
-    Outcome::NeedLookup(Vec::new())
-}
+pub use decide::route;
+pub use several::route_all;
 
 /// Bind parameters of one execution.
 pub trait Params {
@@ -51,6 +40,27 @@ pub struct NoParams;
 impl Params for NoParams {
     fn param(&self, _number: usize) -> Option<Bind<'_>> {
         None
+    }
+}
+
+/// The arguments of SQL-level `EXECUTE` as parameters of the prepared statement.
+#[derive(Debug, Clone, Copy)]
+pub struct Arguments<'a>(pub &'a [Value]);
+
+impl Params for Arguments<'_> {
+    fn param(&self, number: usize) -> Option<Bind<'_>> {
+        let value = match self.0.get(number.checked_sub(1)?)? {
+            Value::Text(text) => Some(text.as_bytes()),
+            Value::Null => None,
+            Value::Param(_) | Value::TypedParam(..) | Value::ArrayParam(_) | Value::Unknown => {
+                return None;
+            }
+        };
+        Some(Bind {
+            value,
+            binary: false,
+            type_oid: 0,
+        })
     }
 }
 

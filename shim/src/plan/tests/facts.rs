@@ -1,4 +1,4 @@
-use super::super::Origin;
+use super::super::{Origin, ParamType};
 use super::*;
 
 /// `SELECT` from `t` with this condition: the values that `k` is bound to.
@@ -27,7 +27,8 @@ fn equalities_bind_the_key() {
     }
     assert_eq!(where_k("k = -5"), vec![vec![text("-5")]]);
     assert_eq!(where_k("k = $3"), vec![vec![Value::Param(3)]]);
-    assert_eq!(where_k("k = $1::bigint"), vec![vec![Value::Param(1)]]);
+    let typed = Value::TypedParam(1, ParamType::Integer);
+    assert_eq!(where_k("k = $1::bigint"), vec![vec![typed]]);
     assert_eq!(where_k("k = NULL"), vec![vec![Value::Null]]);
     assert_eq!(where_k("k IS NULL"), vec![vec![Value::Null]]);
     assert_eq!(

@@ -2,6 +2,7 @@
 
 mod facts;
 mod kinds;
+mod values;
 
 use super::{Plan, Relation, Statement, Value, parse};
 

@@ -1,0 +1,96 @@
+//! What kind of table each relation of a statement is.
+
+use crate::nodes::topology::{Topology, Unlisted};
+use crate::plan::Relation;
+
+use super::SessionView;
+
+/// How the rows of a relation are spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// By key; index into `Topology::sharded`.
+    Sharded(usize),
+    /// The same rows on every shard.
+    Omni,
+    /// PostgreSQL's catalogs and views, and the extension's tables: each node has its own.
+    Catalog,
+    /// The extension's tables that only shard 0 fills.
+    Central,
+    /// A temporary table of this session.
+    Temporary,
+    /// Nobody declared it.
+    Unlisted,
+}
+
+/// Classifies a relation by its name and the session's search path.
+pub(super) fn class(relation: &Relation, topology: &Topology, session: &SessionView<'_>) -> Class {
+    let name = relation.name.as_str();
+    let Some(schema) = relation.schema.as_deref() else {
+        return unqualified(name, topology, session);
+    };
+    match schema {
+        "pgdog" => own(name),
+        "pg_catalog" | "information_schema" | "pg_toast" => Class::Catalog,
+        _ if schema.starts_with("pg_temp") => Class::Temporary,
+        _ => declared(schema, name, topology).unwrap_or_else(|| unlisted(topology)),
+    }
+}
+
+fn unqualified(name: &str, topology: &Topology, session: &SessionView<'_>) -> Class {
+    if session.temporary.iter().any(|temporary| temporary == name) {
+        return Class::Temporary;
+    }
+    let default = ["public".to_owned()];
+    let path = if session.search_path.is_empty() {
+        &default
+    } else {
+        session.search_path
+    };
+    for schema in path {
+        match schema.as_str() {
+            "pgdog" => return own(name),
+            "information_schema" => return Class::Catalog,
+            schema => {
+                if let Some(class) = declared(schema, name, topology) {
+                    return class;
+                }
+            }
+        }
+    }
+    // The system catalogs are searched before the path, whatever it says.
+    if name.starts_with("pg_") {
+        Class::Catalog
+    } else {
+        unlisted(topology)
+    }
+}
+
+fn declared(schema: &str, name: &str, topology: &Topology) -> Option<Class> {
+    // An entry without a table stands for tables that only the database can list.
+    let sharded = topology
+        .sharded
+        .iter()
+        .position(|table| table.table == name && table.schema == schema && !name.is_empty());
+    if let Some(index) = sharded {
+        return Some(Class::Sharded(index));
+    }
+    let omni = topology
+        .omnisharded
+        .iter()
+        .any(|(s, table)| table == name && s == schema);
+    omni.then_some(Class::Omni)
+}
+
+fn own(name: &str) -> Class {
+    match name {
+        "tasks" | "task_events" | "instances" => Class::Central,
+        _ => Class::Catalog,
+    }
+}
+
+fn unlisted(topology: &Topology) -> Class {
+    match topology.unlisted {
+        Unlisted::Refused => Class::Unlisted,
+        Unlisted::Omnisharded => Class::Omni,
+    }
+}

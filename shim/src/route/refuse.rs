@@ -1,0 +1,146 @@
+//! Refusals, with what to do instead.
+
+use pgdog_core::fault::Fault;
+
+use super::Outcome;
+
+const NAME_SHARD: &str = "Name the shard: SET pgdog.shard, or a comment /* pgdog_shard: 0 */.";
+
+fn refused(what: impl Into<String>, why: impl Into<String>, hint: impl Into<String>) -> Outcome {
+    Outcome::Refused(Fault::Refused {
+        what: what.into(),
+        why: why.into(),
+        hint: Some(hint.into()),
+    })
+}
+
+/// A statement whose tables cannot be seen.
+pub(super) fn opaque(why: &str) -> Outcome {
+    refused(
+        "this statement on a database with more than one shard",
+        why,
+        NAME_SHARD,
+    )
+}
+
+/// Nothing in the statement says which shard.
+pub(super) fn unbound(table: &str, column: &str, verb: &str) -> Outcome {
+    refused(
+        format!("{verb} table \"{table}\" without its sharding key"),
+        format!("its rows are on several shards, and no condition binds \"{column}\" to values"),
+        format!("Add a condition \"{column}\" = ... that every row fulfils; an OR binds nothing."),
+    )
+}
+
+/// The keys of one table belong to several shards.
+pub(super) fn several_shards(table: &str, keys: &str, inserts: bool) -> Outcome {
+    let hint = if inserts {
+        "Insert the rows of each shard with a statement of their own, in one transaction."
+    } else {
+        "Send one statement for each key."
+    };
+    let what = format!("one statement for rows of table \"{table}\" on several shards");
+    refused(what, format!("{keys} are on different shards"), hint)
+}
+
+/// Two tables of a statement are bound to different shards.
+pub(super) fn parts_disagree(first: (&str, &str), second: (&str, &str)) -> Outcome {
+    refused(
+        "a statement over several shards",
+        format!(
+            "table \"{}\" is bound by {}, table \"{}\" by {}, which is another shard",
+            first.0, first.1, second.0, second.1
+        ),
+        "Bind all tables of the statement to keys of one shard.",
+    )
+}
+
+/// The key would change.
+pub(super) fn key_update(table: &str, column: &str) -> Outcome {
+    refused(
+        format!("changing the sharding key \"{column}\" of table \"{table}\""),
+        "the row might belong to another shard afterwards",
+        "Delete the row and insert it with its new key, in one transaction.",
+    )
+}
+
+/// An omnisharded table would be filled with what differs between shards.
+pub(super) fn divergent(table: &str, name: &str) -> Outcome {
+    refused(
+        format!("{name} in a write to omnisharded table \"{table}\""),
+        "every shard would compute another value",
+        "Compute the value in the application and send it.",
+    )
+}
+
+/// An omnisharded table would be written by rows that only one shard has.
+pub(super) fn omni_reads(table: &str, read: &str, kind: &str) -> Outcome {
+    refused(
+        format!("a write to omnisharded table \"{table}\" that reads {kind} \"{read}\""),
+        "every shard would see other rows",
+        "Read first, then write the values.",
+    )
+}
+
+/// Both kinds of table are written at once.
+pub(super) fn omni_and_sharded(omni: &str, sharded: &str) -> Outcome {
+    refused(
+        format!("writing omnisharded \"{omni}\" and sharded \"{sharded}\" in one statement"),
+        "one runs on every shard, the other on one",
+        "Use two statements in one transaction.",
+    )
+}
+
+/// A whole sharded table is meant.
+pub(super) fn whole_table(verb: &str, table: &str) -> Outcome {
+    refused(
+        format!("{verb} sharded table \"{table}\""),
+        "its rows are on several shards",
+        NAME_SHARD,
+    )
+}
+
+/// `CREATE TABLE AS` over a sharded table.
+pub(super) fn definition_reads(table: &str) -> Outcome {
+    refused(
+        format!("creating a table from rows of sharded table \"{table}\""),
+        "every shard would keep other rows under one name",
+        "Create the table first, declare it, then insert.",
+    )
+}
+
+/// A client's own two-phase commit.
+pub(super) fn two_phase() -> Outcome {
+    refused(
+        "PREPARE TRANSACTION on a database with more than one shard",
+        "pgdog commits in two phases by itself",
+        "Use COMMIT.",
+    )
+}
+
+/// The row would be where nobody looks for it.
+pub(super) fn misplaced(table: &str, reason: &str) -> Outcome {
+    refused(
+        format!("a row of table \"{table}\" on another shard than its key's"),
+        format!("{reason} does not belong to the shard that was named"),
+        "RESET pgdog.shard, or take the hint out.",
+    )
+}
+
+/// A text of several statements that go to different places.
+pub(super) fn mixed_text() -> Outcome {
+    refused(
+        "one query text whose statements go to different shards",
+        "they would not be one transaction",
+        "Send them one by one between BEGIN and COMMIT.",
+    )
+}
+
+/// `pgdog.sharding_key` without a table that tells its rule.
+pub(super) fn ambiguous_key() -> Outcome {
+    refused(
+        "pgdog.sharding_key for this statement",
+        "it names no sharded table, and the declared ones have different rules",
+        NAME_SHARD,
+    )
+}

@@ -1,0 +1,111 @@
+//! One route for a text of several statements.
+
+use crate::nodes::topology::Topology;
+use crate::plan::{Kind, Statement};
+
+use super::{
+    Access, AllReason, LookupKey, NoParams, Outcome, Route, SessionView, Target, refuse, route,
+};
+
+/// One route for the statements of one simple query: all on one shard, or all on every shard.
+/// Transaction control and settings go along with the others.
+pub fn route_all(
+    statements: &[Statement],
+    topology: &Topology,
+    session: &SessionView<'_>,
+) -> Outcome {
+    let mut wanted: Vec<LookupKey> = Vec::new();
+    let mut merged: Option<Route> = None;
+    let mut first: Option<Route> = None;
+    for statement in statements {
+        let routed = match route(statement, &NoParams, topology, session) {
+            Outcome::Ready(routed) => routed,
+            Outcome::Refused(fault) => return Outcome::Refused(fault),
+            Outcome::NeedLookup(keys) => {
+                wanted.extend(keys);
+                continue;
+            }
+        };
+        if is_neutral(&statement.kind) {
+            first.get_or_insert(routed);
+            continue;
+        }
+        let both = match merged.take() {
+            None => Some(routed),
+            Some(before) => merge(before, routed),
+        };
+        if both.is_none() && wanted.is_empty() {
+            return refuse::mixed_text();
+        }
+        merged = both;
+    }
+    if !wanted.is_empty() {
+        return Outcome::NeedLookup(wanted);
+    }
+    let empty = || Route {
+        target: Target::Any,
+        access: Access::Read,
+        reason: "empty query".to_owned(),
+    };
+    Outcome::Ready(merged.or(first).unwrap_or_else(empty))
+}
+
+fn merge(before: Route, next: Route) -> Option<Route> {
+    let target = match (before.target, next.target) {
+        (Target::Any, Target::Shard(shard)) | (Target::Shard(shard), Target::Any) => {
+            Target::Shard(shard)
+        }
+        (Target::All(one), Target::All(other)) => Target::All(stronger(one, other)),
+        (one, other) if one == other => one,
+        _ => return None,
+    };
+    let access = match (before.access, next.access) {
+        (Access::Read, Access::Read) => Access::Read,
+        (Access::Write, _) | (_, Access::Write) => Access::Write,
+    };
+    let reason = if matches!(target, Target::Shard(_)) {
+        next.reason
+    } else {
+        before.reason
+    };
+    Some(Route {
+        target,
+        access,
+        reason,
+    })
+}
+
+/// The one whose precautions include the other's.
+fn stronger(one: AllReason, other: AllReason) -> AllReason {
+    match (one, other) {
+        (AllReason::Placement, _) | (_, AllReason::Placement) => AllReason::Placement,
+        (AllReason::OmniWrite, _) | (_, AllReason::OmniWrite) => AllReason::OmniWrite,
+        (AllReason::Ddl, AllReason::Ddl) => AllReason::Ddl,
+    }
+}
+
+/// Statements that go along with whatever stands beside them.
+fn is_neutral(kind: &Kind) -> bool {
+    match kind {
+        Kind::Begin { .. }
+        | Kind::Commit { .. }
+        | Kind::Rollback { .. }
+        | Kind::Savepoint(_)
+        | Kind::RollbackTo(_)
+        | Kind::Release(_)
+        | Kind::Set { .. }
+        | Kind::SetServerTimestamp(_)
+        | Kind::Reset(_)
+        | Kind::Show(_)
+        | Kind::Discard { .. }
+        | Kind::ExplainRoute => true,
+        Kind::Read
+        | Kind::Write
+        | Kind::Placement
+        | Kind::Ddl { .. }
+        | Kind::CopyIn
+        | Kind::CopyOut
+        | Kind::TwoPhase
+        | Kind::Session => false,
+    }
+}
