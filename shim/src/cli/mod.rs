@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `check` | `check` |
 //! | `dev/` | `dev`: local clusters for trying, testing and demonstrating |
+//! | `tasks` | `add-shard`, `cutover`, `plan-shard`, `verify-shard`, `tasks`, `stop-task`, `instances` |
+//! | `tasks_link`, `tasks_progress` | the admin database as tables; a task as it goes |
 //! | `route` | `route --sql` |
 
 use std::path::PathBuf;
@@ -18,6 +20,9 @@ use crate::config::Config;
 mod check;
 mod dev;
 mod route;
+mod tasks;
+mod tasks_link;
+mod tasks_progress;
 
 /// Sharded PostgreSQL: a proxy that routes by replay position and placement.
 #[derive(Debug, Parser)]
@@ -55,6 +60,8 @@ enum Verb {
     Dev(dev::Args),
     /// Say where a statement would go, without running it.
     Route(route::Args),
+    #[command(flatten)]
+    Tasks(tasks::Verb),
 }
 
 /// Runs the verb of this process's command line.
@@ -75,6 +82,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Verb::Check) => check::run(&cli.files.load()?),
         Some(Verb::Dev(args)) => on_runtime(dev::run(args)),
         Some(Verb::Route(args)) => on_runtime(route::run(args, &cli.files.load()?)),
+        Some(Verb::Tasks(verb)) => {
+            let config = cli.files.load()?;
+            on_runtime(async { tasks::run(verb, &config).await })
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `driver` | async | finds unfinished tasks, drives them by their state |
 //! | `site` | pure | where the shards are and how to log in |
 //! | `task` | async | the task's row: read, advance, report progress |
-//! | `validate`, `facts`, `guards` | async, async, pure | *validating*: what is, and what must be |
+//! | `validate`, `facts`, `guards` (`facts_sql`) | async, async, pure | *validating*: what is, and what must be |
 //! | `listing`, `schema` | pure, async | *syncing schema* and *indexing*: dump, split, restore |
 //! | `data` | async | *syncing data*, *replicating*: publication, subscription, lag |
 //! | `look`, `fence` | async | *fencing*: look first, take the gates, wait for the marker |
@@ -28,6 +28,7 @@ mod data;
 mod driver;
 mod error;
 mod facts;
+mod facts_sql;
 mod fence;
 mod flip;
 mod gid;
@@ -44,9 +45,10 @@ mod tools;
 mod validate;
 mod work;
 
-pub use compare::{TableHash, compare, disagreeing, hashes};
+pub use compare::{TableHash, Verified, compare, disagreeing, hashes};
 pub use driver::{Driver, Outcome, drive};
 pub use error::WorkflowError;
+pub use facts::blind_instances;
 pub use guards::{Finding, Verdict};
 pub use node::Node;
 pub use plan::{Plan, plan};

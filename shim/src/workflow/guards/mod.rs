@@ -376,6 +376,12 @@ fn traffic(facts: &Facts) -> Vec<Finding> {
             },
             "wait for it or end it: slot creation waits for it".into(),
         ),
+        warn_unless(
+            facts.blind_instances.is_empty(),
+            "instances reach it",
+            listed(&facts.blind_instances, "every live shim reaches the new shard"),
+            "CUTOVER refuses without FORCE until they do".into(),
+        ),
     ]
 }
 
