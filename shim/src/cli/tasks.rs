@@ -95,7 +95,14 @@ pub(super) enum Verb {
 pub(super) async fn run(verb: Verb, config: &Config) -> anyhow::Result<()> {
     let link = Link::open(config).await?;
     match verb {
-        Verb::AddShard { database, shard, auto, publication, detach, json } => {
+        Verb::AddShard {
+            database,
+            shard,
+            auto,
+            publication,
+            detach,
+            json,
+        } => {
             let mut command = format!("ADD SHARD {} {shard}", quoted(&database));
             if auto {
                 command.push_str(" AUTO");
@@ -106,7 +113,13 @@ pub(super) async fn run(verb: Verb, config: &Config) -> anyhow::Result<()> {
             let until = if auto { Until::Done } else { Until::Parked };
             start(&link, &command, (!detach).then_some(until), json).await
         }
-        Verb::Cutover { database, shard, force, detach, json } => {
+        Verb::Cutover {
+            database,
+            shard,
+            force,
+            detach,
+            json,
+        } => {
             let force = if force { " FORCE" } else { "" };
             let command = format!("CUTOVER SHARD {} {shard}{force}", quoted(&database));
             start(&link, &command, (!detach).then_some(Until::Done), json).await
@@ -115,16 +128,31 @@ pub(super) async fn run(verb: Verb, config: &Config) -> anyhow::Result<()> {
             let until = (!detach).then_some(Until::Stopped);
             start(&link, &format!("STOP_TASK {task}"), until, json).await
         }
-        Verb::PlanShard { database, shard, json } => {
-            let table = link.ask(&format!("PLAN SHARD {} {shard}", quoted(&database))).await?;
+        Verb::PlanShard {
+            database,
+            shard,
+            json,
+        } => {
+            let table = link
+                .ask(&format!("PLAN SHARD {} {shard}", quoted(&database)))
+                .await?;
             table.print(json)?;
-            match table.values("verdict").any(|verdict| verdict == Some("blocked")) {
+            match table
+                .values("verdict")
+                .any(|verdict| verdict == Some("blocked"))
+            {
                 true => bail!("shard {shard} cannot be added as things are"),
                 false => Ok(()),
             }
         }
-        Verb::VerifyShard { database, shard, json } => {
-            let table = link.ask(&format!("VERIFY SHARD {} {shard}", quoted(&database))).await?;
+        Verb::VerifyShard {
+            database,
+            shard,
+            json,
+        } => {
+            let table = link
+                .ask(&format!("VERIFY SHARD {} {shard}", quoted(&database)))
+                .await?;
             table.print(json)?;
             match table.values("agrees").all(|agrees| agrees == Some("t")) {
                 true => Ok(()),
@@ -137,18 +165,15 @@ pub(super) async fn run(verb: Verb, config: &Config) -> anyhow::Result<()> {
 }
 
 /// Sends a command that answers with a task, then follows the task if asked to.
-async fn start(
-    link: &Link,
-    command: &str,
-    until: Option<Until>,
-    json: bool,
-) -> anyhow::Result<()> {
+async fn start(link: &Link, command: &str, until: Option<Until>, json: bool) -> anyhow::Result<()> {
     let answer = link.ask(command).await?;
     let Some(until) = until else {
         return answer.print(json);
     };
     let task = answer.values("task_id").next().flatten();
-    let task = task.with_context(|| format!("{command}: no task in the answer"))?.to_owned();
+    let task = task
+        .with_context(|| format!("{command}: no task in the answer"))?
+        .to_owned();
     let end: Table = tasks_progress::follow(link, &task, until).await?;
     end.print(json)?;
     tasks_progress::verdict(&end, until)

@@ -35,7 +35,11 @@ impl Link {
             login.password(password);
         }
         let (client, connection) = login.connect(NoTls).await.map_err(|error| {
-            anyhow!("no pgdog answers on {host}:{}: {}", general.port, text_of(&error))
+            anyhow!(
+                "no pgdog answers on {host}:{}: {}",
+                general.port,
+                text_of(&error)
+            )
         })?;
         tokio::spawn(connection);
         Ok(Self { client })
@@ -87,11 +91,13 @@ impl Table {
     /// Only the rows in which a column has this value.
     pub(super) fn only(&self, column: &str, value: &str) -> Self {
         let at = self.columns.iter().position(|name| name == column);
-        let keep = |row: &&Vec<Option<String>>| {
-            at.is_some_and(|at| row[at].as_deref() == Some(value))
-        };
+        let keep =
+            |row: &&Vec<Option<String>>| at.is_some_and(|at| row[at].as_deref() == Some(value));
         let rows = self.rows.iter().filter(keep).cloned().collect();
-        Self { columns: self.columns.clone(), rows }
+        Self {
+            columns: self.columns.clone(),
+            rows,
+        }
     }
 
     /// To standard output.
@@ -106,7 +112,10 @@ impl Table {
     fn json(&self) -> serde_json::Value {
         let object = |row: &Vec<Option<String>>| {
             let pairs = self.columns.iter().zip(row).map(|(column, cell)| {
-                (column.clone(), cell.as_deref().map_or(serde_json::Value::Null, typed))
+                (
+                    column.clone(),
+                    cell.as_deref().map_or(serde_json::Value::Null, typed),
+                )
             });
             serde_json::Value::Object(pairs.collect())
         };
@@ -115,7 +124,7 @@ impl Table {
 
     fn text(&self) -> String {
         let mut table = comfy_table::Table::new();
-        table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+        table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
         table.set_header(&self.columns);
         for row in &self.rows {
             table.add_row(row.iter().map(|cell| cell.as_deref().unwrap_or("")));

@@ -38,7 +38,9 @@ pub(super) async fn follow(link: &Link, task: &str, until: Until) -> anyhow::Res
     let mut view = View::new();
     loop {
         let row = link.ask("SHOW TASKS").await?.only("id", task);
-        let status = row.first("status").with_context(|| format!("task {task} is gone"))?;
+        let status = row
+            .first("status")
+            .with_context(|| format!("task {task} is gone"))?;
         view.show(&row, status);
         if until.reached(status) {
             view.end();
@@ -51,7 +53,10 @@ pub(super) async fn follow(link: &Link, task: &str, until: Until) -> anyhow::Res
 /// An error unless the task ended as it was asked to.
 pub(super) fn verdict(row: &Table, until: Until) -> anyhow::Result<()> {
     let status = row.first("status").unwrap_or("unknown");
-    let error = row.first("error").map(|error| format!(": {error}")).unwrap_or_default();
+    let error = row
+        .first("error")
+        .map(|error| format!(": {error}"))
+        .unwrap_or_default();
     match (until, status) {
         (Until::Done | Until::Parked, "done")
         | (Until::Parked, "awaiting cutover")
@@ -99,7 +104,8 @@ impl View {
         if self.terminal {
             let number = |column| row.first(column).and_then(|n| n.parse().ok()).unwrap_or(0);
             self.bar.set_length(number("rows_total").max(1));
-            self.bar.set_position(number("rows_done").min(number("rows_total")));
+            self.bar
+                .set_position(number("rows_done").min(number("rows_total")));
             self.bar.set_prefix(status.to_owned());
             self.bar.set_message(message);
             if error != self.last_error && !error.is_empty() {
@@ -107,7 +113,10 @@ impl View {
             }
             self.bar.tick();
         } else if status != self.last_status || error != self.last_error {
-            eprintln!("{status}: {message}{}{error}", if error.is_empty() { "" } else { "; " });
+            eprintln!(
+                "{status}: {message}{}{error}",
+                if error.is_empty() { "" } else { "; " }
+            );
         }
         self.last_status = status.to_owned();
         self.last_error = error.to_owned();
@@ -157,7 +166,12 @@ mod tests {
     fn row(cells: &[(&str, &str)]) -> Table {
         Table {
             columns: cells.iter().map(|(name, _)| (*name).to_owned()).collect(),
-            rows: vec![cells.iter().map(|(_, cell)| Some((*cell).to_owned())).collect()],
+            rows: vec![
+                cells
+                    .iter()
+                    .map(|(_, cell)| Some((*cell).to_owned()))
+                    .collect(),
+            ],
         }
     }
 
@@ -184,7 +198,11 @@ mod tests {
     #[test]
     fn the_message_tells_what_is_known() {
         let text = message(
-            &row(&[("tables_done", "3"), ("tables_total", "11"), ("lag_bytes", "2048")]),
+            &row(&[
+                ("tables_done", "3"),
+                ("tables_total", "11"),
+                ("lag_bytes", "2048"),
+            ]),
             "replicating",
             None,
         );

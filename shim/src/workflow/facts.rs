@@ -8,7 +8,8 @@ use tokio_postgres::Row;
 use super::compare::{self, TableHash};
 use super::error::WorkflowError;
 use super::facts_sql::{
-    IDENTITY, NODE, SETTINGS, CONTENTS, TABLES, MISSING_TABLES, HASH_ROUTED, FOREIGN_KEYS_OUT, ALWAYS_TRIGGERS, PREPARED, OLDEST_TRANSACTION,
+    ALWAYS_TRIGGERS, CONTENTS, FOREIGN_KEYS_OUT, HASH_ROUTED, IDENTITY, MISSING_TABLES, NODE,
+    OLDEST_TRANSACTION, PREPARED, SETTINGS, TABLES,
 };
 use super::node::Node;
 use super::site::Site;
@@ -224,7 +225,8 @@ pub async fn node(node: &Node) -> Result<NodeFacts, WorkflowError> {
         .await?
         .into_iter()
         .collect();
-    let sql = "SELECT rolname::text FROM pg_roles WHERE rolname !~ '^pg_'";
+    // The role pgdog comes with the extension.
+    let sql = "SELECT rolname::text FROM pg_roles WHERE rolname !~ '^pg_' AND rolname <> 'pgdog'";
     facts.roles = names(node, "listing roles", sql)
         .await?
         .into_iter()
@@ -277,7 +279,10 @@ pub async fn tables(lead: &Node) -> Result<Vec<TableFacts>, WorkflowError> {
 ///
 /// # Errors
 /// When shard 0 does not answer.
-pub async fn blind_instances(site: &Site, shard: ShardNumber) -> Result<Vec<String>, WorkflowError> {
+pub async fn blind_instances(
+    site: &Site,
+    shard: ShardNumber,
+) -> Result<Vec<String>, WorkflowError> {
     let lead = Node::connect(site, site.first()?, None).await?;
     blind(&lead, shard).await
 }
@@ -285,7 +290,9 @@ pub async fn blind_instances(site: &Site, shard: ShardNumber) -> Result<Vec<Stri
 async fn blind(lead: &Node, shard: ShardNumber) -> Result<Vec<String>, WorkflowError> {
     const SQL: &str = "SELECT name || ' (' || addr || ')' FROM pgdog.instances \
          WHERE heartbeat_at > now() - interval '15 s' AND NOT $1 = ANY (reachable) ORDER BY 1";
-    let rows = lead.rows("reading instances", SQL, &[&i32::from(shard.0)]).await?;
+    let rows = lead
+        .rows("reading instances", SQL, &[&i32::from(shard.0)])
+        .await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

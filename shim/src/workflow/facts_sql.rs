@@ -152,4 +152,3 @@ SELECT format('pid %s of %s in %s', pid, usename, datname),
 FROM pg_stat_activity
 WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 ORDER BY xact_start LIMIT 1";
-

@@ -379,7 +379,10 @@ fn traffic(facts: &Facts) -> Vec<Finding> {
         warn_unless(
             facts.blind_instances.is_empty(),
             "instances reach it",
-            listed(&facts.blind_instances, "every live shim reaches the new shard"),
+            listed(
+                &facts.blind_instances,
+                "every live shim reaches the new shard",
+            ),
             "CUTOVER refuses without FORCE until they do".into(),
         ),
     ]
