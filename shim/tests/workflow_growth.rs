@@ -2,6 +2,8 @@
 //!
 //! Real servers with the installed extension; the writers do what a shim's session would do.
 
+#![allow(clippy::unwrap_used)] // a test may panic
+
 mod workflow_support;
 
 use pgdog_shim::workflow::{Outcome, disagreeing, hashes};

@@ -22,11 +22,13 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     let cluster = admin.cluster(args.word(0)?)?;
     let request = options(args)?;
     let site = Site::of(&cluster);
-    reachable(&site, request.shard).await.map_err(|error| Fault::WrongState {
-        what: format!("cannot add shard {}", request.shard),
-        why: error.to_string(),
-        hint: Some("PLAN SHARD shows everything that stands against it.".into()),
-    })?;
+    reachable(&site, request.shard)
+        .await
+        .map_err(|error| Fault::WrongState {
+            what: format!("cannot add shard {}", request.shard),
+            why: error.to_string(),
+            hint: Some("PLAN SHARD shows everything that stands against it.".into()),
+        })?;
     let shard = request.shard;
     let task = tasks::add_shard(&cluster, &request).await?;
     let mut output = Output::table(COLUMNS);
@@ -37,7 +39,11 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
 }
 
 fn options(args: &Args) -> Result<AddShard, Fault> {
-    let mut request = AddShard { shard: args.shard(1)?, auto: false, publication: None };
+    let mut request = AddShard {
+        shard: args.shard(1)?,
+        auto: false,
+        publication: None,
+    };
     let mut words = args.words.iter().skip(2);
     while let Some(word) = words.next() {
         match word.to_ascii_uppercase().as_str() {
@@ -70,7 +76,10 @@ mod tests {
 
     fn args(words: &[&str]) -> Args {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Args { words, usage: COMMAND.usage }
+        Args {
+            words,
+            usage: COMMAND.usage,
+        }
     }
 
     #[test]
@@ -78,7 +87,11 @@ mod tests {
         let request = options(&args(&["prod", "2", "publication", "Mine", "auto"])).unwrap();
         assert_eq!(
             request,
-            AddShard { shard: ShardNumber(2), auto: true, publication: Some("Mine".into()) }
+            AddShard {
+                shard: ShardNumber(2),
+                auto: true,
+                publication: Some("Mine".into())
+            }
         );
         for wrong in [
             vec!["prod"],
@@ -87,7 +100,11 @@ mod tests {
             vec!["prod", "2", "PUBLICATION"],
             vec!["prod", "2", "NOW"],
         ] {
-            assert_eq!(options(&args(&wrong)).unwrap_err().sqlstate(), "42601", "{wrong:?}");
+            assert_eq!(
+                options(&args(&wrong)).unwrap_err().sqlstate(),
+                "42601",
+                "{wrong:?}"
+            );
         }
     }
 }

@@ -65,7 +65,12 @@ async fn cut_over(
     };
     for task in tasks::list(cluster).await?.into_iter().filter(asked) {
         let status = cell(task.status());
-        output.push(vec![cell(task.task_id), cell(cluster.name()), cell(shard), status]);
+        output.push(vec![
+            cell(task.task_id),
+            cell(cluster.name()),
+            cell(shard),
+            status,
+        ]);
     }
     Ok(output)
 }

@@ -6,8 +6,11 @@
 
 pub mod host;
 
+mod add_shard;
 mod command;
+mod cutover;
 mod parse;
+mod plan_shard;
 mod reconnect;
 mod reload;
 mod show_clients;
@@ -27,6 +30,8 @@ mod show_tasks;
 mod show_topology;
 mod show_version;
 mod shutdown;
+mod stop_task;
+mod verify_shard;
 
 use std::sync::Arc;
 
@@ -56,6 +61,12 @@ const COMMANDS: &[&Command] = &[
     &show_lists::COMMAND,
     &show_config::COMMAND,
     &show_version::COMMAND,
+    &add_shard::COMMAND,
+    &cutover::BY_SHARD,
+    &cutover::BY_TASK,
+    &stop_task::COMMAND,
+    &plan_shard::COMMAND,
+    &verify_shard::COMMAND,
     &reload::COMMAND,
     &reconnect::COMMAND,
     &shutdown::COMMAND,

@@ -42,10 +42,18 @@ fn table(plan: &Plan) -> Output {
             remedy,
         ]);
     }
-    let what = format!("{} tables, about {} rows, {} bytes", plan.tables, plan.rows, plan.bytes);
+    let what = format!(
+        "{} tables, about {} rows, {} bytes",
+        plan.tables, plan.rows, plan.bytes
+    );
     output.push(vec![cell("to copy"), cell("plan"), cell(what), None]);
     let time = format!("about {} s, very roughly", plan.copy_s);
-    output.push(vec![cell("time of the copy"), cell("plan"), cell(time), None]);
+    output.push(vec![
+        cell("time of the copy"),
+        cell("plan"),
+        cell(time),
+        None,
+    ]);
     let (verdict, text) = match plan.is_clear() {
         true => ("ok", "ADD SHARD would go ahead"),
         false => ("blocked", "ADD SHARD would be aborted"),

@@ -25,7 +25,12 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     output.tag = "STOP_TASK".into();
     if let Some(task) = tasks::get(&cluster, TaskId(id)).await? {
         let status = cell(format!("{}, stopping", task.status()));
-        output.push(vec![cell(id), cell(cluster.name()), task.text("shard"), status]);
+        output.push(vec![
+            cell(id),
+            cell(cluster.name()),
+            task.text("shard"),
+            status,
+        ]);
     }
     Ok(output)
 }

@@ -29,7 +29,9 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     if usize::from(shard.0) >= site.serving.len() {
         return Err(refused(format!("{} shards serve", site.serving.len())));
     }
-    let shards = hashes(&site).await.map_err(|error| refused(error.to_string()))?;
+    let shards = hashes(&site)
+        .await
+        .map_err(|error| refused(error.to_string()))?;
     let mut output = Output::table(COLUMNS);
     for row in compare(&shards) {
         output.push(vec![

@@ -133,34 +133,36 @@ pub(super) async fn run(verb: Verb, config: &Config) -> anyhow::Result<()> {
             shard,
             json,
         } => {
-            let table = link
-                .ask(&format!("PLAN SHARD {} {shard}", quoted(&database)))
-                .await?;
-            table.print(json)?;
-            match table
-                .values("verdict")
-                .any(|verdict| verdict == Some("blocked"))
-            {
-                true => bail!("shard {shard} cannot be added as things are"),
-                false => Ok(()),
-            }
+            let command = format!("PLAN SHARD {} {shard}", quoted(&database));
+            let blocked = |verdict: Option<&str>| verdict == Some("blocked");
+            judged(&link, &command, json, ("verdict", blocked)).await
         }
         Verb::VerifyShard {
             database,
             shard,
             json,
         } => {
-            let table = link
-                .ask(&format!("VERIFY SHARD {} {shard}", quoted(&database)))
-                .await?;
-            table.print(json)?;
-            match table.values("agrees").all(|agrees| agrees == Some("t")) {
-                true => Ok(()),
-                false => bail!("the shards do not agree"),
-            }
+            let command = format!("VERIFY SHARD {} {shard}", quoted(&database));
+            let differs = |agrees: Option<&str>| agrees != Some("t");
+            judged(&link, &command, json, ("agrees", differs)).await
         }
         Verb::Tasks { json } => link.ask("SHOW TASKS").await?.print(json),
         Verb::Instances { json } => link.ask("SHOW INSTANCES").await?.print(json),
+    }
+}
+
+/// Prints a table of judgements; an error if one of them is bad.
+async fn judged(
+    link: &Link,
+    command: &str,
+    json: bool,
+    (column, is_bad): (&str, impl Fn(Option<&str>) -> bool),
+) -> anyhow::Result<()> {
+    let table = link.ask(command).await?;
+    table.print(json)?;
+    match table.values(column).filter(|cell| is_bad(*cell)).count() {
+        0 => Ok(()),
+        bad => bail!("{bad} of {} rows are not as they must be", table.rows.len()),
     }
 }
 
