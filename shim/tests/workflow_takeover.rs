@@ -42,6 +42,7 @@ async fn killed_in_every_state_the_next_coordinator_goes_on() {
         assert!(started.elapsed() < LIMIT, "{killed:?}");
     }
     finish(&shop, task).await;
+    assert!(writers.acknowledged() > 0);
     let (counts, _) = timeout(LIMIT, writers.stop())
         .await
         .expect("no gate stays closed");

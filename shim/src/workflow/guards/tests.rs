@@ -60,7 +60,8 @@ fn a_sound_cluster_passes_every_guard() {
 
 #[test]
 fn every_guard_fails_on_its_own_fact() {
-    let cases: Vec<(&str, fn(&mut Facts))> = vec![
+    type Damage = fn(&mut Facts);
+    let cases: Vec<(&str, Damage)> = vec![
         ("next number", |f| f.shard = 3),
         ("primaries", |f| f.target.in_recovery = true),
         ("own server", |f| f.target.system_identifier = "1".into()),
