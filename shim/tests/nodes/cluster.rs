@@ -1,10 +1,8 @@
 //! `nodes` against real servers: what a shim finds, installs, follows and finishes.
 
-mod nodes_support;
-
 use std::time::{Duration, Instant};
 
-use nodes_support::{Server, eventually, settings, start};
+use crate::support::{Server, eventually, settings, start};
 use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 use pgdog_shim::nodes::{
     Cluster, DeclaredNode, DeclaredTable, Instance, LookupKey, Role, instances,

@@ -1,0 +1,5 @@
+//! `nodes` and `admin` against real servers with the installed extension.
+
+mod admin;
+mod cluster;
+mod support;
