@@ -39,6 +39,9 @@ pub struct Conn {
     commit_lsn: Option<Lsn>,
     /// The `pgdog.epoch` that this server session has; `None` when never set.
     pub epoch: Option<Epoch>,
+    /// Names the settings that the borrower has applied; 0: none. Callers that find another value
+    /// than their own reset the session and apply theirs.
+    pub settings: u64,
     endpoint: Arc<Endpoint>,
     pub(super) info: Arc<ServerInfo>,
     cancels_underway: Arc<AtomicUsize>,
@@ -75,6 +78,7 @@ impl Conn {
             incarnation: None,
             commit_lsn: None,
             epoch: None,
+            settings: 0,
             endpoint,
             info: Arc::new(ServerInfo::new()),
             cancels_underway: Arc::default(),
@@ -313,6 +317,7 @@ impl Conn {
     pub(super) fn note_reset(&mut self) {
         self.dirty = false;
         self.epoch = None;
+        self.settings = 0;
         self.commit_lsn = None;
         self.ledger.forget_prepared();
     }

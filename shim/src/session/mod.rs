@@ -1,1 +1,387 @@
-//! One client: authenticate, then read, plan, route, pool, forward, observe, settle.
+//! One client's life: accept, authenticate, then over and over
+//! read → plan → intercept → route → pool → forward → observe → settle.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `startup`, `auth`, `startup_options` | from the accepted connection to the first ReadyForQuery |
+//! | `client` | the client's end: frames in, buffered bytes out |
+//! | `batch`, `steps` | pure: what was asked, cut into single statements |
+//! | `dispatch` | the page to read first: what happens to each statement |
+//! | `intercept`, `control`, `local` | what the shim answers itself |
+//! | `params`, `param_values`, `settings` | pure: parameters of the session, of the process |
+//! | `tx`, `commit` | the transaction: its state (pure), and how it ends on several servers |
+//! | `decide`, `read` | which shard, and which node of it |
+//! | `party` | server connections on loan |
+//! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
+//! | `execute`, `fanout` | a run on one server, a statement on every shard |
+//! | `prepared`, `services` | what sessions share |
+//! | `admin` | the admin database |
+
+mod admin;
+mod auth;
+mod batch;
+mod client;
+mod commit;
+mod control;
+mod copy;
+mod decide;
+mod dispatch;
+mod execute;
+mod fanout;
+mod faults;
+mod forward;
+mod intercept;
+mod local;
+mod param_values;
+mod params;
+mod party;
+mod prepared;
+mod read;
+mod script;
+mod services;
+mod settings;
+mod startup;
+mod startup_options;
+mod steps;
+mod tx;
+mod work;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+use pgdog_core::lsn::{Lsn, Token};
+
+use batch::{Batch, End, Names, split};
+use client::{Client, Gone, Mark};
+use params::Params;
+use party::Participant;
+use steps::Input;
+use tx::Tx;
+
+use crate::nodes::{Address, Cluster, Topology};
+use crate::observe::{self, ClientState, Counted};
+use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
+use crate::server::{Login, Pool};
+
+pub use param_values::Values;
+pub use services::{AdminHandler, AdminReply, AdminResult, Services};
+pub use settings::{Account, Auth, Balancing, Keep, Reads, Settings};
+pub use startup::serve;
+
+/// A batch longer than this is worked on before its Sync has come, in bytes.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// One logged-in client.
+struct Session<'a> {
+    client: &'a mut Client,
+    services: Arc<Services>,
+    settings: Arc<Settings>,
+    cluster: Arc<Cluster>,
+    login: Login,
+    seen: Arc<observe::Client>,
+    cancel_key: CancelKey,
+    running: Arc<services::Running>,
+    params: Params,
+    /// Schemas in which unqualified names are looked for.
+    search_path: Vec<String>,
+    /// Names of the temporary tables made here.
+    temporary: Vec<String>,
+    tx: Tx,
+    /// Servers that take part in the open transaction.
+    participants: BTreeMap<ShardNumber, Participant>,
+    /// Shard whose primary connection is kept, and why.
+    pin: Option<(ShardNumber, &'static str)>,
+    /// The kept connection, unless it takes part in the transaction.
+    pinned: Option<Participant>,
+    names: Names,
+    pools: Vec<(Address, Arc<Pool>)>,
+    /// Positions of the last commit, as `SHOW pgdog.commit_lsn` prints them.
+    commit_token: Token,
+    /// Floor raised by own commits, for `pgdog.read_your_writes = session`.
+    own_floor: Token,
+    last_route: String,
+    /// After an error: everything up to the Sync is ignored.
+    skipping: bool,
+    /// The server has ignored the batch's Sync, as it came while COPY data was awaited.
+    sync_ignored: bool,
+    /// Placement or definitions changed in the open transaction.
+    reshaped: bool,
+    /// Where the answers to the current message begin.
+    message_mark: Mark,
+    /// The current message is a simple query.
+    simple_message: bool,
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        client: &'a mut Client,
+        services: Arc<Services>,
+        cluster: Arc<Cluster>,
+        login: Login,
+        seen: Arc<observe::Client>,
+    ) -> Self {
+        let (cancel_key, running) = services.enter_cancel();
+        let settings = services.settings.load_full();
+        let message_mark = client.mark();
+        Self {
+            client,
+            params: Params::new(settings.values.clone()),
+            settings,
+            services,
+            cluster,
+            login,
+            seen,
+            cancel_key,
+            running,
+            search_path: Vec::new(),
+            temporary: Vec::new(),
+            tx: Tx::default(),
+            participants: BTreeMap::new(),
+            pin: None,
+            pinned: None,
+            names: Names::default(),
+            pools: Vec::new(),
+            commit_token: Token::default(),
+            own_floor: Token::default(),
+            last_route: String::new(),
+            skipping: false,
+            sync_ignored: false,
+            reshaped: false,
+            message_mark,
+            simple_message: false,
+        }
+    }
+
+    /// Serves the client until it leaves.
+    async fn run(&mut self) -> Result<(), Gone> {
+        loop {
+            let first = self.next_message().await?;
+            self.settings = self.services.settings.load_full();
+            self.seen.set_state(ClientState::Active);
+            self.message_mark = self.client.mark();
+            self.simple_message = first.tag() == b'Q';
+            match Frontend::parse(&first)? {
+                Frontend::Terminate => return Ok(()),
+                Frontend::Query { sql } => self.simple(sql).await?,
+                Frontend::FunctionCall(_) => {
+                    self.report(&faults::function_call());
+                    self.finish_message(true).await?;
+                }
+                // Leftovers of a COPY that failed.
+                Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail { .. } => {}
+                Frontend::Password(_) => {
+                    return Err(Gone::Protocol(crate::proto::ProtocolError::UnknownTag(
+                        b'p',
+                    )));
+                }
+                Frontend::Parse { .. }
+                | Frontend::Bind(_)
+                | Frontend::Describe(_)
+                | Frontend::Execute { .. }
+                | Frontend::Close(_)
+                | Frontend::Sync
+                | Frontend::Flush => self.extended(first).await?,
+            }
+            self.client.flush().await?;
+            self.note_traffic();
+            self.seen.set_state(match self.tx.is_open() {
+                true => ClientState::IdleInTransaction,
+                false => ClientState::Idle,
+            });
+        }
+    }
+
+    /// Waits for the client, and meanwhile for the end of the process and for notifications.
+    async fn next_message(&mut self) -> Result<Frame, Gone> {
+        loop {
+            let shutdown = self.services.shutdown.clone();
+            let may_end = !self.tx.is_open();
+            let notified = async {
+                match &mut self.pinned {
+                    Some(pinned) => pinned.lease.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                message = self.client.read() => return message,
+                () = shutdown.cancelled(), if may_end => {
+                    let fault = Fault::ShuttingDown { who: "the proxy".to_owned() };
+                    return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
+                }
+                frame = notified => match frame {
+                    Ok(frame) if frame.tag() == backend::tag::NOTIFICATION
+                        || frame.tag() == backend::tag::NOTICE => {
+                        frame.encode(&mut self.client.out);
+                        self.client.flush().await?;
+                    }
+                    Ok(_) => {}
+                    Err(fault) => {
+                        // What was pinned (LISTEN, temporary tables) is lost: going on would
+                        // pretend that it is still there.
+                        return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
+                    }
+                },
+            }
+        }
+    }
+
+    async fn simple(&mut self, sql: &str) -> Result<(), Gone> {
+        let planned = self.services.plans.get_or_parse(sql);
+        let statements = match &planned {
+            Ok(plan) if plan.statements.is_empty() => {
+                backend::empty_query(&mut self.client.out);
+                return self.finish_message(true).await;
+            }
+            Ok(plan) => plan.statements.as_slice(),
+            Err(_) => &[],
+        };
+        let input = Input::Simple { sql, statements };
+        self.run_steps(&input).await?;
+        self.finish_message(true).await
+    }
+
+    async fn extended(&mut self, first: Frame) -> Result<(), Gone> {
+        let (frames, end) = self.read_batch(first).await?;
+        if !self.skipping {
+            let services = self.services.clone();
+            let batch = split(
+                &frames,
+                &mut self.names,
+                &services.prepared,
+                &services.plans,
+            )?;
+            let went_well = self.run_batch(&batch, end).await?;
+            self.skipping = !went_well && end == End::Flush;
+        }
+        if end == End::Sync {
+            self.skipping = false;
+            let ignored = std::mem::take(&mut self.sync_ignored);
+            self.finish_message(!ignored).await?;
+        }
+        Ok(())
+    }
+
+    async fn run_batch(&mut self, batch: &Batch<'_>, end: End) -> Result<bool, Gone> {
+        let input = Input::Extended {
+            steps: &batch.steps,
+            end,
+        };
+        if !self.run_steps(&input).await? {
+            return Ok(false);
+        }
+        match &batch.error {
+            Some(fields) => {
+                self.fail_with(fields).await;
+                Ok(false)
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// Reads up to the Sync or Flush, which is not returned.
+    async fn read_batch(&mut self, first: Frame) -> Result<(Vec<Frame>, End), Gone> {
+        let mut frames = Vec::new();
+        let mut bytes = 0;
+        let mut next = first;
+        loop {
+            match next.tag() {
+                b'S' => return Ok((frames, End::Sync)),
+                b'H' => return Ok((frames, End::Flush)),
+                b'X' => return Err(Gone::Left),
+                _ => bytes += next.raw().len(),
+            }
+            frames.push(next);
+            if bytes > BATCH_BYTES {
+                return Ok((frames, End::Flush));
+            }
+            next = self.client.read().await?;
+        }
+    }
+
+    /// End of a simple query or of a batch: an implicit transaction ends with it.
+    async fn finish_message(&mut self, ready: bool) -> Result<(), Gone> {
+        if self.tx.block() == tx::Block::Implicit {
+            self.finish_implicit().await;
+        }
+        if !self.tx.is_open() {
+            self.names.portals.clear();
+        }
+        if ready {
+            let status = match (self.tx.is_open(), self.tx.is_failed()) {
+                (false, _) => TxStatus::Idle,
+                (true, false) => TxStatus::InTransaction,
+                (true, true) => TxStatus::Failed,
+            };
+            backend::ready_for_query(status, &mut self.client.out);
+        }
+        Ok(())
+    }
+
+    /// Tells the client of an error that some server, or nobody, knows of.
+    fn report(&mut self, fields: &ErrorFields) {
+        self.seen.count(Counted::Errors, 1);
+        backend::error_fields(backend::Severity::Error, fields, &mut self.client.out);
+    }
+
+    /// Tells the client of an error of the shim's own and makes it count as one on the servers.
+    async fn fail_with(&mut self, fields: &ErrorFields) {
+        self.report(fields);
+        if self.tx.is_explicit() && !self.tx.is_failed() {
+            self.poison().await;
+        }
+        self.tx.fail();
+    }
+
+    /// Notes positions of commits, raises the own floor and pushes the token if that is wanted.
+    fn note_commits(&mut self, commits: &[(ShardNumber, Lsn)]) {
+        if commits.is_empty() {
+            return;
+        }
+        let mut token = Token::default();
+        for (shard, lsn) in commits {
+            self.own_floor.raise(*shard, (*lsn, None));
+            token.parts.insert(*shard, (*lsn, None));
+        }
+        if let ([(_, lsn)], 1) = (commits, self.cluster.topology().shards.len()) {
+            token = Token {
+                bare: Some((*lsn, None)),
+                ..Token::default()
+            };
+        }
+        if self.params.own().report_commit_lsn {
+            self.client.put_before_completion(|out| {
+                backend::parameter_status("pgdog.commit_lsn", &token.to_string(), out);
+            });
+        }
+        self.commit_token = token;
+    }
+
+    fn note_traffic(&mut self) {
+        let (received, sent) = self.client.take_traffic();
+        self.seen.count(Counted::Received, received);
+        self.seen.count(Counted::Sent, sent);
+    }
+
+    /// The shard for statements that any shard can answer: the same one all session long.
+    fn home(&self, topology: &Topology) -> Result<ShardNumber, Fault> {
+        let count = u64::try_from(topology.shards.len()).unwrap_or(1);
+        match count {
+            0 => Err(Fault::NoNode {
+                shard: ShardNumber(0),
+                role: "primary",
+            }),
+            count => Ok(ShardNumber((self.seen.session_id % count) as u16)),
+        }
+    }
+}
+
+/// Whatever way a session ends, nothing of it stays behind.
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.services.leave_cancel(&self.cancel_key);
+        self.services.clients.leave(&self.seen);
+    }
+}

@@ -1,0 +1,86 @@
+//! What sessions need of the configuration.
+
+use crate::config::{AuthType, BalancingStrategy, Config, PoolerMode, ReadWriteSplit, User};
+use crate::session::{Account, Auth, Balancing, Keep, Reads, Settings, Values};
+
+/// The part of the configuration that sessions see.
+pub fn settings(config: &Config) -> Settings {
+    let general = &config.general;
+    let admin = config.admin.password.as_ref().map(|password| Account {
+        name: config.admin.user.clone(),
+        password: Some(password.clone()),
+        databases: Some(vec![config.admin.name.clone()]),
+        server_user: String::new(),
+        server_password: None,
+        pool_size: None,
+    });
+    Settings {
+        admin,
+        admin_database: config.admin.name.clone(),
+        accounts: config.users.users.iter().map(account).collect(),
+        auth: match general.auth_type {
+            AuthType::Scram => Auth::Scram,
+            AuthType::Md5 => Auth::Md5,
+            AuthType::Trust => Auth::Trust,
+        },
+        keep: match general.pooler_mode {
+            // A statement mode that forbids transactions is stricter than what is promised here.
+            PoolerMode::Transaction | PoolerMode::Statement => Keep::Transaction,
+            PoolerMode::Session => Keep::Session,
+        },
+        reads: match general.read_write_split {
+            ReadWriteSplit::IncludePrimary => Reads::AnyNode,
+            ReadWriteSplit::ExcludePrimary => Reads::Replicas,
+        },
+        balancing: match general.load_balancing_strategy {
+            BalancingStrategy::Random | BalancingStrategy::LeastActiveConnections => {
+                Balancing::Random
+            }
+            BalancingStrategy::RoundRobin => Balancing::RoundRobin,
+        },
+        two_phase: general.two_phase_commit,
+        values: Values {
+            min_lsn_wait_ms: general.min_lsn_wait.0,
+            primary_fallback: general.min_lsn_primary_fallback,
+            ..Values::default()
+        },
+        checkout_timeout: general.checkout_timeout.into(),
+        login_timeout: general.client_login_timeout.into(),
+        query_timeout: general.query_timeout.map(Into::into),
+    }
+}
+
+fn account(user: &User) -> Account {
+    let mut databases = user.databases.clone();
+    databases.extend(user.database.clone());
+    Account {
+        name: user.name.clone(),
+        password: user.password.clone(),
+        databases: (!user.all_databases).then_some(databases),
+        server_user: user.name_on_node().to_owned(),
+        server_password: user.password_on_node().map(str::to_owned),
+        pool_size: user.pool_size,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: (&str, &str) = (
+        "[general]\nport = 1\nauth_type = \"trust\"\nmin_lsn_wait = 7\n\
+         [[databases]]\nname = \"a\"\nhost = \"127.0.0.1\"\n",
+        "[[users]]\nname = \"u\"\ndatabase = \"a\"\npassword = \"p\"\nserver_user = \"s\"\n",
+    );
+
+    #[test]
+    fn a_user_may_use_his_databases_only() {
+        let settings = settings(&Config::parse(FILES.0, FILES.1).unwrap());
+        assert_eq!(settings.account("u", "a").unwrap().server_user, "s");
+        assert!(settings.account("u", "b").is_none());
+        assert!(settings.account("v", "a").is_none());
+        assert_eq!(settings.auth, Auth::Trust);
+        assert_eq!(settings.values.min_lsn_wait_ms, 7);
+        assert!(settings.admin.is_none(), "no password, no admin database");
+    }
+}

@@ -1,0 +1,186 @@
+//! The client's end of a session: frames in, buffered bytes out.
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::proto::frame::{self, Frame};
+use crate::proto::startup::{self, StartupPacket};
+use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
+
+/// Answers are collected up to here before they are written, in bytes.
+const FLUSH_AT: usize = 64 * 1024;
+/// Room asked for before a read, in bytes.
+const READ_ROOM: usize = 16 * 1024;
+
+/// The client is not there any more, or must be sent away.
+#[derive(Debug)]
+pub enum Gone {
+    /// It closed the connection, with or without Terminate.
+    Left,
+    /// The connection broke.
+    Broken(std::io::Error),
+    /// It does not speak the protocol.
+    Protocol(ProtocolError),
+    /// The session was ended with an error that was sent already.
+    Dismissed,
+}
+
+impl From<std::io::Error> for Gone {
+    fn from(error: std::io::Error) -> Self {
+        Gone::Broken(error)
+    }
+}
+
+impl From<ProtocolError> for Gone {
+    fn from(error: ProtocolError) -> Self {
+        Gone::Protocol(error)
+    }
+}
+
+/// A place in the outgoing bytes to which they can be cut back while nothing was written since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    len: usize,
+    written_bytes: u64,
+}
+
+/// The client's connection.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    inbox: BytesMut,
+    /// Answers not written yet.
+    pub out: BytesMut,
+    /// Where in `out` the last CommandComplete begins.
+    completion: Option<usize>,
+    written_bytes: u64,
+    received_bytes: u64,
+    counted_bytes: u64,
+}
+
+impl Client {
+    /// Takes over an accepted connection.
+    pub fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            inbox: BytesMut::new(),
+            out: BytesMut::new(),
+            completion: None,
+            written_bytes: 0,
+            received_bytes: 0,
+            counted_bytes: 0,
+        }
+    }
+
+    /// The next packet of the opening; None when the client left.
+    pub async fn read_startup(&mut self) -> Result<Option<StartupPacket>, Gone> {
+        loop {
+            if let Some(packet) = startup::take_startup(&mut self.inbox)? {
+                return Ok(Some(packet));
+            }
+            if self.fill().await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next message. Cancel safety: bytes read stay in the buffer.
+    pub async fn read(&mut self) -> Result<Frame, Gone> {
+        loop {
+            if let Some(frame) = frame::take_frontend(&mut self.inbox)? {
+                return Ok(frame);
+            }
+            if self.fill().await? == 0 {
+                return Err(Gone::Left);
+            }
+        }
+    }
+
+    async fn fill(&mut self) -> Result<usize, Gone> {
+        self.inbox.reserve(READ_ROOM);
+        let count = self.stream.read_buf(&mut self.inbox).await?;
+        self.received_bytes += count as u64;
+        Ok(count)
+    }
+
+    /// Writes everything collected.
+    pub async fn flush(&mut self) -> Result<(), Gone> {
+        if !self.out.is_empty() {
+            self.stream.write_all(&self.out).await?;
+            self.written_bytes += self.out.len() as u64;
+            self.out.clear();
+            self.completion = None;
+        }
+        Ok(())
+    }
+
+    /// Notes that what is put next is a CommandComplete.
+    pub fn note_completion(&mut self) {
+        self.completion = Some(self.out.len());
+    }
+
+    /// Notes that the CommandComplete is what came first after the mark.
+    pub fn note_completion_at(&mut self, mark: Mark) {
+        self.completion = self.holds(mark).then_some(mark.len);
+    }
+
+    /// Puts a message before the last CommandComplete if that was not written yet, else behind.
+    pub fn put_before_completion(&mut self, put: impl FnOnce(&mut BytesMut)) {
+        let at = self
+            .completion
+            .unwrap_or(self.out.len())
+            .min(self.out.len());
+        let tail = self.out.split_off(at);
+        put(&mut self.out);
+        self.completion = Some(self.out.len());
+        self.out.unsplit(tail);
+    }
+
+    /// Writes when much has been collected: this is what holds a fast server back for a slow client.
+    pub async fn flush_if_full(&mut self) -> Result<(), Gone> {
+        match self.out.len() >= FLUSH_AT {
+            true => self.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    /// Where the answers stand now.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            len: self.out.len(),
+            written_bytes: self.written_bytes,
+        }
+    }
+
+    /// Whether nothing that came after the mark was written.
+    pub fn holds(&self, mark: Mark) -> bool {
+        self.written_bytes == mark.written_bytes
+    }
+
+    /// Forgets what came after the mark.
+    pub fn cut(&mut self, mark: Mark) {
+        assert!(self.holds(mark), "what was written cannot be taken back");
+        self.out.truncate(mark.len);
+        self.completion = None;
+    }
+
+    /// Bytes (received, sent) since the last call.
+    pub fn take_traffic(&mut self) -> (u64, u64) {
+        let sent = self.written_bytes - self.counted_bytes;
+        self.counted_bytes = self.written_bytes;
+        (std::mem::take(&mut self.received_bytes), sent)
+    }
+
+    /// Sends a last error and closes.
+    pub async fn dismiss(&mut self, fields: &ErrorFields) -> Gone {
+        backend::error_fields(Severity::Fatal, fields, &mut self.out);
+        match self.flush().await {
+            Ok(()) => {
+                let _ = self.stream.shutdown().await;
+                Gone::Dismissed
+            }
+            Err(gone) => gone,
+        }
+    }
+}

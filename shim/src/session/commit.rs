@@ -1,0 +1,349 @@
+//! How a transaction ends on the servers that took part: nothing to do, one COMMIT, or two phases.
+//!
+//! ```text
+//!   decider (lowest writer)      others                     when it fails
+//!   record gid, PREPARE    ──►                              roll back everywhere
+//!                                PREPARE, side by side ──►  ROLLBACK PREPARED: decider, others
+//!   COMMIT PREPARED  = decision                             lost: 08007, recovery decides
+//!                                COMMIT PREPARED            recovery finishes; committed anyway
+//! ```
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+use pgdog_core::lsn::Lsn;
+
+use super::Session;
+use super::faults;
+use super::forward;
+use super::params::literal;
+use super::party::Participant;
+use super::tx::{CommitPlan, commit_plan};
+use crate::observe::Counted;
+use crate::proto::ErrorFields;
+use crate::server::Ahead;
+
+/// How the transaction ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Committed; positions of the commits.
+    Committed {
+        /// One for each server that wrote.
+        commits: Vec<(ShardNumber, Lsn)>,
+    },
+    /// A server said ROLLBACK to COMMIT: it had failed already.
+    RolledBack,
+    /// It failed, and is rolled back, or its outcome is told by the error.
+    Failed(ErrorFields),
+}
+
+impl Session<'_> {
+    /// Commits the open transaction; afterwards there is none.
+    pub(super) async fn commit_all(&mut self) -> Ended {
+        let written: Vec<_> = self
+            .participants
+            .values()
+            .map(|p| (p.shard, p.wrote))
+            .collect();
+        let ended = match commit_plan(&written, self.settings.two_phase) {
+            CommitPlan::Nothing => Ended::Committed {
+                commits: Vec::new(),
+            },
+            CommitPlan::Single { shard, readers } => self.commit_single(shard, &readers).await,
+            CommitPlan::Sequential(shards) => self.commit_in_turn(&shards).await,
+            CommitPlan::TwoPhase {
+                decider,
+                others,
+                readers,
+            } => self.commit_two_phase(decider, &others, &readers).await,
+        };
+        self.settle(&ended).await;
+        ended
+    }
+
+    /// Ends the implicit transaction of a message.
+    pub(super) async fn finish_implicit(&mut self) {
+        if self.tx.is_failed() {
+            return self.abandon().await;
+        }
+        let simple_mark = self.message_mark;
+        match self.commit_all().await {
+            Ended::Committed { commits } => self.note_commits(&commits),
+            Ended::RolledBack => {}
+            Ended::Failed(fields) => {
+                // Nobody must read of a success that was none.
+                if self.client.holds(simple_mark) && self.simple_message {
+                    self.client.cut(simple_mark);
+                }
+                self.report(&fields);
+            }
+        }
+    }
+
+    async fn settle(&mut self, ended: &Ended) {
+        let committed = matches!(ended, Ended::Committed { .. });
+        match committed {
+            true => self.params.commit(),
+            false => self.params.rollback(),
+        }
+        let fingerprint = self.params.fingerprint();
+        if committed {
+            // Everybody who took part has seen the transaction's SETs.
+            for participant in self.participants.values_mut() {
+                if participant.lease.settings != u64::MAX {
+                    participant.lease.settings = fingerprint;
+                }
+            }
+        }
+        self.roll_back_all().await;
+        self.tx.end();
+        self.seen.count(Counted::Transactions, 1);
+        if std::mem::take(&mut self.reshaped) && committed {
+            // The next statement of this client must see it.
+            if let Err(fault) = self.cluster.refresh().await {
+                tracing::warn!(%fault, "cannot refresh the topology after a change");
+            }
+        }
+    }
+
+    async fn commit_single(&mut self, shard: ShardNumber, readers: &[ShardNumber]) -> Ended {
+        let Some(participant) = self.participants.get_mut(&shard) else {
+            return Ended::Committed {
+                commits: Vec::new(),
+            };
+        };
+        participant.lease.forget_commit_lsn();
+        let done = match forward::command(&mut participant.lease, "COMMIT").await {
+            Ok(done) => done,
+            Err(fault) => return Ended::Failed(ErrorFields::from(&fault)),
+        };
+        let commit = participant.lease.commit_lsn().map(|lsn| (shard, lsn));
+        if let Some(fields) = done.error {
+            return Ended::Failed(fields);
+        }
+        for reader in readers {
+            self.end_reader(*reader).await;
+        }
+        match done.tag.as_str() {
+            "COMMIT" => Ended::Committed {
+                commits: commit.into_iter().collect(),
+            },
+            _ => Ended::RolledBack,
+        }
+    }
+
+    /// What only read is committed too, so that its savepoints and SETs end the same way.
+    async fn end_reader(&mut self, shard: ShardNumber) {
+        if let Some(reader) = self.participants.get_mut(&shard)
+            && let Err(fault) = forward::command(&mut reader.lease, "COMMIT").await
+        {
+            tracing::debug!(%shard, %fault, "a server that only read was lost at commit");
+        }
+    }
+
+    async fn commit_in_turn(&mut self, shards: &[ShardNumber]) -> Ended {
+        let mut commits = Vec::new();
+        for (nth, shard) in shards.iter().enumerate() {
+            let Some(participant) = self.participants.get_mut(shard) else {
+                continue;
+            };
+            participant.lease.forget_commit_lsn();
+            let error = match forward::command(&mut participant.lease, "COMMIT").await {
+                Ok(done) => done.error,
+                Err(fault) => Some(ErrorFields::from(&fault)),
+            };
+            commits.extend(participant.lease.commit_lsn().map(|lsn| (*shard, lsn)));
+            if let Some(mut fields) = error {
+                if nth > 0 {
+                    tracing::error!(%shard, "transaction is committed on some shards only");
+                    let done: Vec<_> = shards[..nth].iter().map(ToString::to_string).collect();
+                    fields.detail = Some(format!("committed on shards {} only", done.join(", ")));
+                }
+                return Ended::Failed(fields);
+            }
+        }
+        Ended::Committed { commits }
+    }
+
+    async fn commit_two_phase(
+        &mut self,
+        decider: ShardNumber,
+        others: &[ShardNumber],
+        readers: &[ShardNumber],
+    ) -> Ended {
+        let topology = self.cluster.topology();
+        let epoch = topology
+            .shards
+            .get(usize::from(decider.0))
+            .map(|shard| shard.epoch);
+        let gid = match self
+            .cluster
+            .new_gid(decider, epoch.unwrap_or_default())
+            .await
+        {
+            Ok(gid) => gid,
+            Err(fault) => return Ended::Failed(ErrorFields::from(&fault)),
+        };
+        let gid: &str = &gid;
+        if let Err(fields) = self.prepare_decider(decider, gid).await {
+            return Ended::Failed(fields);
+        }
+        if let Err(fields) = self.prepare_others(others, gid).await {
+            self.undo_prepared(decider, others, gid).await;
+            return Ended::Failed(fields);
+        }
+        if let Err(ended) = self.decide_commit(decider, others, gid).await {
+            return ended;
+        }
+        // Decided: whatever happens now, it is committed; recovery finishes what is left.
+        let commit = format!("COMMIT PREPARED {}", literal(gid));
+        for (shard, told) in self.tell(others, &commit).await {
+            if let Err(fields) = told {
+                tracing::warn!(%shard, gid, sqlstate = fields.code, error = fields.message,
+                    "commit of a prepared transaction is left to recovery");
+            }
+        }
+        let mut commits = Vec::new();
+        for shard in std::iter::once(&decider).chain(others) {
+            let lsn = self
+                .participants
+                .get(shard)
+                .and_then(|p| p.lease.commit_lsn());
+            commits.extend(lsn.map(|lsn| (*shard, lsn)));
+        }
+        for reader in readers {
+            self.end_reader(*reader).await;
+        }
+        Ended::Committed { commits }
+    }
+
+    async fn prepare_decider(
+        &mut self,
+        decider: ShardNumber,
+        gid: &str,
+    ) -> Result<(), ErrorFields> {
+        let Some(participant) = self.participants.get_mut(&decider) else {
+            return Err(faults::plain(
+                "XX000",
+                "the deciding shard is not part of it",
+            ));
+        };
+        participant.lease.forget_commit_lsn();
+        let mut both = Ahead::new();
+        both.query(format!("SELECT pgdog.two_phase_record({})", literal(gid)));
+        both.query(format!("PREPARE TRANSACTION {}", literal(gid)));
+        let settled = async {
+            participant.lease.send_ahead(&both, &[]).await?;
+            participant.lease.settle_ahead(&both).await
+        };
+        let settled = settled.await.map_err(|fault| ErrorFields::from(&fault))?;
+        if let Some(fields) = settled.error() {
+            return Err(fields.clone());
+        }
+        prepared(settled.answers.last().map(|answer| answer.command.as_str()))
+    }
+
+    async fn prepare_others(
+        &mut self,
+        others: &[ShardNumber],
+        gid: &str,
+    ) -> Result<(), ErrorFields> {
+        let prepare = format!("PREPARE TRANSACTION {}", literal(gid));
+        let mut first = Ok(());
+        for (_, told) in self.tell(others, &prepare).await {
+            let outcome = told.and_then(|tag| prepared(Some(&tag)));
+            if first.is_ok() {
+                first = outcome;
+            }
+        }
+        first
+    }
+
+    /// COMMIT PREPARED on the decider.
+    async fn decide_commit(
+        &mut self,
+        decider: ShardNumber,
+        others: &[ShardNumber],
+        gid: &str,
+    ) -> Result<(), Ended> {
+        let Some(participant) = self.participants.get_mut(&decider) else {
+            return Err(Ended::Failed(faults::plain(
+                "XX000",
+                "the deciding shard is not there",
+            )));
+        };
+        let commit = format!("COMMIT PREPARED {}", literal(gid));
+        match forward::command(&mut participant.lease, &commit).await {
+            Ok(done) => match done.error {
+                None => Ok(()),
+                Some(fields) => {
+                    // Somebody else rolled it back, or it cannot be committed now: not decided.
+                    tracing::warn!(gid, sqlstate = fields.code, "decision failed");
+                    self.undo_prepared(decider, others, gid).await;
+                    Err(Ended::Failed(fields))
+                }
+            },
+            Err(fault) => {
+                let unknown = Fault::OutcomeUnknown {
+                    gid: gid.to_owned(),
+                    why: fault.message(),
+                };
+                Err(Ended::Failed(ErrorFields::from(&unknown)))
+            }
+        }
+    }
+
+    /// The decider first: only once it is gone there must the others be rolled back.
+    async fn undo_prepared(&mut self, decider: ShardNumber, others: &[ShardNumber], gid: &str) {
+        let rollback = format!("ROLLBACK PREPARED {}", literal(gid));
+        let undone = self.tell(&[decider], &rollback).await;
+        let gone = undone.iter().all(|(_, told)| match told {
+            Ok(_) => true,
+            Err(fields) => fields.code == "42704",
+        });
+        if !gone {
+            tracing::warn!(gid, "a prepared transaction is left to recovery");
+            return;
+        }
+        for (shard, told) in self.tell(others, &rollback).await {
+            match told {
+                Ok(_) => {}
+                // It had not been prepared there.
+                Err(fields) if fields.code == "42704" => {}
+                Err(fields) => tracing::warn!(%shard, gid, sqlstate = fields.code,
+                    "a prepared transaction is left to recovery"),
+            }
+        }
+    }
+
+    /// Runs a command on some participants side by side; returns tag or error of each.
+    async fn tell(
+        &mut self,
+        shards: &[ShardNumber],
+        command: &str,
+    ) -> Vec<(ShardNumber, Result<String, ErrorFields>)> {
+        let told = self
+            .participants
+            .values_mut()
+            .filter(|p| shards.contains(&p.shard))
+            .map(|participant: &mut Participant| async {
+                let done = forward::command(&mut participant.lease, command).await;
+                let outcome = match done {
+                    Ok(done) => done.error.map_or(Ok(done.tag), Err),
+                    Err(fault) => Err(ErrorFields::from(&fault)),
+                };
+                (participant.shard, outcome)
+            });
+        futures_util::future::join_all(told).await
+    }
+}
+
+/// PREPARE TRANSACTION of a failed transaction answers ROLLBACK.
+fn prepared(tag: Option<&str>) -> Result<(), ErrorFields> {
+    match tag {
+        Some("PREPARE TRANSACTION") => Ok(()),
+        _ => Err(faults::plain(
+            "25P02",
+            "the transaction had failed before it was committed",
+        )),
+    }
+}

@@ -1,0 +1,210 @@
+//! Which shard a statement goes to: the router, fed with what only the database knows.
+
+use std::sync::Arc;
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+use pgdog_core::lookup;
+use pgdog_core::placement::{LookupResult, Strategy};
+
+use super::Session;
+use super::faults;
+use super::forward::{self, Progress, Sink, Trouble};
+use super::steps::Asked;
+use crate::nodes::{self, Topology};
+use crate::plan::Statement;
+use crate::proto::{answer, frame, frontend};
+use crate::route::{self, Access, LookupKey, Outcome, Route, SessionView, Target, route};
+use crate::server::{Ahead, Conn};
+
+/// Rounds of lookups that one statement may need.
+const ROUNDS: usize = 4;
+
+impl Session<'_> {
+    /// Where a statement goes. One that is only parsed or described goes anywhere.
+    ///
+    /// # Errors
+    /// It is refused, or a lookup failed.
+    pub(super) async fn decide(
+        &mut self,
+        asked: &Asked<'_>,
+        topology: &Arc<Topology>,
+    ) -> Result<Route, Fault> {
+        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
+            return Ok(Route {
+                target: Target::Any,
+                access: Access::Write,
+                reason: "no statement to route".to_owned(),
+            });
+        };
+        let found = self
+            .route_with_lookups(statement, asked.params(), topology)
+            .await?;
+        Ok(match found.target {
+            // The tables of the extension tell about the whole cluster on shard 0 only.
+            Target::Any if names_extension(statement) => Route {
+                target: Target::Shard(ShardNumber(0)),
+                ..found
+            },
+            Target::Any | Target::Shard(_) | Target::All(_) => found,
+        })
+    }
+
+    /// The router's answer for a statement.
+    ///
+    /// # Errors
+    /// As [`Session::decide`].
+    pub(super) async fn route_with_lookups(
+        &mut self,
+        statement: &Statement,
+        params: &(dyn route::Params + Sync),
+        topology: &Arc<Topology>,
+    ) -> Result<Route, Fault> {
+        let mut lookups: Vec<(LookupKey, ShardNumber)> = Vec::new();
+        for _ in 0..ROUNDS {
+            let own = self.params.own();
+            let view = SessionView {
+                search_path: &self.search_path,
+                shard: own.shard,
+                sharding_key: own.sharding_key.as_deref(),
+                lookups: &lookups,
+                temporary: &self.temporary,
+            };
+            let keys = match route(statement, params, topology, &view) {
+                Outcome::Ready(found) => return Ok(found),
+                Outcome::Refused(fault) => return Err(fault),
+                Outcome::NeedLookup(keys) => keys,
+            };
+            let shards = self.look_up(&keys, topology).await?;
+            lookups.extend(keys.into_iter().zip(shards));
+        }
+        Err(Fault::Internal {
+            why: "routing asks for ever more lookups".to_owned(),
+        })
+    }
+
+    async fn look_up(
+        &mut self,
+        keys: &[LookupKey],
+        topology: &Arc<Topology>,
+    ) -> Result<Vec<ShardNumber>, Fault> {
+        if self.has_written_omni() {
+            let mut shards = Vec::with_capacity(keys.len());
+            for key in keys {
+                shards.push(self.look_up_inside(key, topology).await?);
+            }
+            return Ok(shards);
+        }
+        let keys: Vec<_> = keys
+            .iter()
+            .map(|key| nodes::LookupKey {
+                rule: key.rule,
+                key: key.key.clone(),
+            })
+            .collect();
+        self.cluster.lookup_many(topology, &keys).await
+    }
+
+    fn has_written_omni(&self) -> bool {
+        self.participants
+            .get(&ShardNumber(0))
+            .is_some_and(|first| first.entered && first.wrote)
+    }
+
+    /// A lookup on the transaction's own connection: it sees the rows that the transaction wrote,
+    /// and nobody else gets its answer.
+    async fn look_up_inside(
+        &mut self,
+        key: &LookupKey,
+        topology: &Topology,
+    ) -> Result<ShardNumber, Fault> {
+        let table = topology
+            .sharded
+            .get(key.rule)
+            .ok_or_else(|| Fault::Internal {
+                why: "a rule that is not there".to_owned(),
+            })?;
+        let Strategy::LookupQuery { query, result } = &table.rule.strategy else {
+            return Err(Fault::Refused {
+                what: "a lookup by a whole map in a transaction that wrote it".to_owned(),
+                why: "the map that is loaded does not have the new rows".to_owned(),
+                hint: Some("Commit first, or declare the table with lookup_query.".to_owned()),
+            });
+        };
+        let participant =
+            self.participants
+                .get_mut(&ShardNumber(0))
+                .ok_or_else(|| Fault::Internal {
+                    why: "no transaction on shard 0".to_owned(),
+                })?;
+        let rows = ask(&mut participant.lease, query, &key.key).await?;
+        let rows: Vec<_> = rows.iter().map(Option::as_deref).collect();
+        let asked = lookup::Asked {
+            table: &table.table,
+            key: &key.key,
+        };
+        let shards = u16::try_from(topology.shards.len()).unwrap_or(u16::MAX);
+        debug_assert!(matches!(
+            result,
+            LookupResult::Shard | LookupResult::Value | LookupResult::Mapped(_)
+        ));
+        lookup::interpret(&table.rule, asked, &rows, shards)
+    }
+}
+
+/// Runs a query of one parameter and one column.
+async fn ask(conn: &mut Conn, sql: &str, key: &str) -> Result<Vec<Option<String>>, Fault> {
+    use super::script::{Item, Script};
+    let mut out = bytes::BytesMut::new();
+    frontend::parse("", sql, &[], &mut out);
+    frontend::bind("", "", &[Some(key)], &mut out);
+    frontend::execute("", 0, &mut out);
+    frontend::sync(&mut out);
+    conn.send_ahead(&Ahead::new(), &out).await?;
+    let mut script = Script::default();
+    [
+        Item::Parse { shown: false },
+        Item::Bind,
+        Item::Execute,
+        Item::Sync,
+    ]
+    .into_iter()
+    .for_each(|item| script.push(item));
+    let mut held = bytes::BytesMut::new();
+    match forward::drive(conn, &mut script, &mut Sink::Buffer(&mut held)).await {
+        Ok(Progress::Done) => {}
+        Ok(Progress::CopyIn) | Err(Trouble::Gone(_)) => {
+            return Err(Fault::ProtocolViolation {
+                why: "unexpected answer to a lookup".into(),
+            });
+        }
+        Err(Trouble::Lost(fault)) => return Err(fault),
+    }
+    if let Some(fields) = script.error {
+        return Err(faults::from_node(&conn.endpoint().to_string(), &fields));
+    }
+    let violation = |error: crate::proto::ProtocolError| Fault::ProtocolViolation {
+        why: error.to_string(),
+    };
+    let mut rows = Vec::new();
+    for message in frame::frames(&held) {
+        let (tag, body) = message.map_err(violation)?;
+        if tag == crate::proto::backend::tag::DATA_ROW {
+            rows.push(
+                answer::text_row(body)
+                    .map_err(violation)?
+                    .into_iter()
+                    .next()
+                    .flatten(),
+            );
+        }
+    }
+    Ok(rows)
+}
+
+fn names_extension(statement: &Statement) -> bool {
+    statement
+        .relations
+        .iter()
+        .any(|relation| relation.schema.as_deref() == Some("pgdog"))
+}

@@ -1,0 +1,282 @@
+//! What happens to each statement of a message, in order. The page to read first.
+
+use std::time::Instant;
+
+use pgdog_core::fault::Fault;
+
+use super::Session;
+use super::client::Gone;
+use super::steps::{Asked, Input};
+use super::tx::Block;
+use crate::observe::Counted;
+use crate::plan::Kind;
+use crate::proto::ErrorFields;
+use crate::route::{Access, AllReason, Route, Target};
+
+/// Bytes of statements that are sent to a server in one write at most.
+const RUN_BYTES: usize = 1 << 20;
+
+/// What came of a statement, or of several that were sent together.
+#[derive(Debug)]
+pub enum Flow {
+    /// Go on with this one.
+    Next(usize),
+    /// It was routed by an older topology than a node's, and nothing has happened: again.
+    Again(ErrorFields),
+    /// The client was told of an error.
+    Failed {
+        /// How many Parses of the failed run were answered before.
+        parsed: usize,
+    },
+}
+
+impl Session<'_> {
+    /// Runs all statements of a message, up to the first that fails; tells whether none did.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn run_steps(&mut self, input: &Input<'_>) -> Result<bool, Gone> {
+        let deadline = Instant::now() + self.settings.checkout_timeout;
+        let mut at = 0;
+        while at < input.len() {
+            match self.statement(input, at).await? {
+                Flow::Next(next) => {
+                    self.seen.count(Counted::Queries, (next - at) as u64);
+                    at = next;
+                }
+                Flow::Again(fields) => {
+                    tracing::debug!(sqlstate = fields.code, "stale topology, routing again");
+                    let refreshed = self.cluster.refresh().await;
+                    if Instant::now() > deadline || refreshed.is_err() {
+                        self.fail_with(&fields).await;
+                        self.forget_names(input, at, 0);
+                        return Ok(false);
+                    }
+                }
+                Flow::Failed { parsed } => {
+                    self.forget_names(input, at, parsed);
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// One statement, together with those behind it that can travel in the same write.
+    async fn statement(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
+        let asked = input.at(at);
+        let kind = asked.statement().map(|statement| &statement.kind);
+        if self.tx.is_failed() && !kind.is_some_and(may_end_failure) {
+            return Ok(self.fault(&Fault::AbortedTransaction).await);
+        }
+        match kind {
+            Some(kind) if is_control(kind) => self.control(&asked, at, kind).await,
+            Some(kind) if self.is_own(kind, &asked) => self.intercept(&asked, at, kind).await,
+            _ => self.routed(input, at).await,
+        }
+    }
+
+    /// A statement for a server.
+    async fn routed(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
+        let asked = input.at(at);
+        let topology = self.cluster.topology();
+        let route = match self.decide(&asked, &topology).await {
+            Ok(route) => route,
+            Err(fault) => return Ok(self.fault(&fault).await),
+        };
+        if let Err(fault) = self.check_state(&asked, &route, topology.shards.len()) {
+            return Ok(self.fault(&fault).await);
+        }
+        if let Target::All(reason) = route.target {
+            let alone = topology.shards.len() == 1 && reason != AllReason::OmniWrite;
+            if !alone {
+                return self.everywhere(input, at, reason).await;
+            }
+        }
+        let mut route = route;
+        let mut next = at + 1;
+        while next < input.len() && self.may_join(input, at, next) {
+            let Ok(more) = self.decide(&input.at(next), &topology).await else {
+                break;
+            };
+            if more.target != route.target || matches!(more.target, Target::All(_)) {
+                break;
+            }
+            if more.access == Access::Write {
+                route.access = Access::Write;
+            }
+            next += 1;
+        }
+        let rest_needs_server = (next..input.len()).any(|index| self.needs_server(input, index));
+        if self.tx.block() == Block::Idle && (rest_needs_server || input.is_open_ended()) {
+            self.begin_implicit();
+        }
+        match self.tx.is_open() {
+            true => self.run_inside(input, at..next, &route, &topology).await,
+            false => self.run_alone(input, at..next, &route, &topology).await,
+        }
+    }
+
+    /// Whether statement `next` may travel together with statement `first`.
+    fn may_join(&self, input: &Input<'_>, first: usize, next: usize) -> bool {
+        let plain = |asked: Asked<'_>| {
+            let kind = asked.statement().map(|statement| &statement.kind);
+            matches!(kind, Some(Kind::Read | Kind::Write))
+        };
+        let both_plain = plain(input.at(first)) && plain(input.at(next));
+        let bytes: usize = match input {
+            Input::Simple { .. } => 0,
+            Input::Extended { steps, .. } => steps[first..=next]
+                .iter()
+                .map(|step| step.len_bytes())
+                .sum(),
+        };
+        let resumes = match input.at(next) {
+            Asked::Simple { .. } => false,
+            Asked::Extended(step) => step.resumes.is_some(),
+        };
+        both_plain && bytes < RUN_BYTES && !resumes && input.at(next).executes()
+    }
+
+    fn needs_server(&self, input: &Input<'_>, index: usize) -> bool {
+        let asked = input.at(index);
+        let kind = asked.statement().map(|statement| &statement.kind);
+        !kind.is_some_and(|kind| self.is_own(kind, &asked))
+    }
+
+    /// Refuses, or prepares for, what keeps state on one server connection.
+    fn check_state(
+        &mut self,
+        asked: &Asked<'_>,
+        route: &Route,
+        shards: usize,
+    ) -> Result<(), Fault> {
+        let two_phase = asked.statement().is_some_and(|s| s.kind == Kind::TwoPhase);
+        if two_phase && shards > 1 {
+            return Err(Fault::Refused {
+                what: "a two-phase commit of the client's own".to_owned(),
+                why: "the transaction may have parts on several shards".to_owned(),
+                hint: Some("COMMIT does it in two phases by itself.".to_owned()),
+            });
+        }
+        let Some(why) = keeps_state(asked) else {
+            return Ok(());
+        };
+        let shard = match route.target {
+            Target::Shard(shard) => shard,
+            Target::Any => self.home(&self.cluster.topology())?,
+            Target::All(_) if shards == 1 => self.home(&self.cluster.topology())?,
+            Target::All(_) => {
+                return Err(Fault::Refused {
+                    what: format!("{why} on several shards"),
+                    why: "a client keeps state on one server only".to_owned(),
+                    hint: None,
+                });
+            }
+        };
+        self.pin(shard, why)
+    }
+
+    /// Reports an error of the shim's own.
+    pub(super) async fn fault(&mut self, fault: &Fault) -> Flow {
+        self.fail_with(&ErrorFields::from(fault)).await;
+        Flow::Failed { parsed: 0 }
+    }
+
+    /// Opens the transaction that the statements of one message form.
+    pub(super) fn begin_implicit(&mut self) {
+        if self.tx.block() == Block::Idle {
+            self.tx.begin_implicit();
+            self.params.begin();
+        }
+    }
+
+    /// After an error: statements whose Parse was not answered do not exist.
+    fn forget_names(&mut self, input: &Input<'_>, from: usize, parsed: usize) {
+        let Input::Extended { steps, .. } = input else {
+            return;
+        };
+        let messages = steps[from..].iter().flat_map(|step| &step.messages);
+        let parses = messages.filter_map(|message| match message {
+            super::batch::Message::Parse { name, .. } => Some(*name),
+            _ => None,
+        });
+        for name in parses.skip(parsed) {
+            self.names.statements.remove(name);
+        }
+    }
+}
+
+/// BEGIN, COMMIT and the like.
+fn is_control(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Begin { .. }
+            | Kind::Commit { .. }
+            | Kind::Rollback { .. }
+            | Kind::Savepoint(_)
+            | Kind::RollbackTo(_)
+            | Kind::Release(_)
+    )
+}
+
+/// What is accepted in a failed transaction.
+fn may_end_failure(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Commit { .. } | Kind::Rollback { .. } | Kind::RollbackTo(_)
+    )
+}
+
+/// Why a statement's effect stays on its server connection, if it does.
+fn keeps_state(asked: &Asked<'_>) -> Option<&'static str> {
+    let statement = asked.statement().filter(|_| asked.executes())?;
+    match statement.kind {
+        Kind::Session => {}
+        Kind::Read | Kind::Write if statement.functions.shared.is_some() => {
+            let text = asked.sql().to_ascii_lowercase();
+            let session_lock =
+                text.contains("pg_advisory_lock") || text.contains("pg_try_advisory_lock");
+            return session_lock.then_some("advisory lock");
+        }
+        _ => return None,
+    }
+    let text = without_comments(asked.sql()).to_ascii_lowercase();
+    let mut words = text.split_ascii_whitespace();
+    match words.next().unwrap_or_default() {
+        "listen" => Some("LISTEN"),
+        "prepare" => Some("PREPARE"),
+        "load" => Some("LOAD"),
+        "declare" if text.contains("with hold") => Some("cursor WITH HOLD"),
+        "create" | "select" | "with" => Some("temporary table"),
+        _ => None,
+    }
+}
+
+/// The text from its first word on.
+fn without_comments(sql: &str) -> &str {
+    let mut rest = sql.trim_start();
+    loop {
+        let end = match (rest.strip_prefix("--"), rest.strip_prefix("/*")) {
+            (Some(comment), _) => comment.find('\n').map(|end| &comment[end + 1..]),
+            (_, Some(comment)) => comment.find("*/").map(|end| &comment[end + 2..]),
+            (None, None) => return rest,
+        };
+        match end {
+            Some(end) => rest = end.trim_start(),
+            None => return rest,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_before_the_first_word_are_skipped() {
+        assert_eq!(without_comments("  -- a\n/* b */ LISTEN x"), "LISTEN x");
+        assert_eq!(without_comments("/* open"), "/* open");
+        assert_eq!(without_comments("SELECT 1 -- x"), "SELECT 1 -- x");
+    }
+}

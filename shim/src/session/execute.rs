@@ -1,0 +1,545 @@
+//! A run of statements on one server: by itself, or inside the open transaction.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+
+use super::client::{Gone, Mark};
+use super::copy;
+use super::dispatch::Flow;
+use super::forward::{self, Progress, Sink, Trouble};
+use super::party::{Participant, Place};
+use super::read::{Picked, Search};
+use super::script::Script;
+use super::steps::{Asked, Input};
+use super::tx::Block;
+use super::work::Work;
+use super::{Session, faults};
+use crate::nodes::Topology;
+use crate::observe::Counted;
+use crate::plan::Kind;
+use crate::proto::{ErrorFields, TxStatus};
+use crate::route::{Access, Route, Target};
+use crate::server::{Guard, Guarded};
+
+/// How long a cancel request to a server may take.
+const CANCEL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What came of a run on one server.
+enum Attempt {
+    /// It ran; its errors are in the script and the client was told.
+    Ran(Script),
+    /// The guard failed: it did not run.
+    Unproved(ErrorFields),
+    /// Something ahead of it failed: what the client sees of it was thrown away.
+    Refused(ErrorFields),
+}
+
+impl Session<'_> {
+    /// Runs statements outside of any transaction.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn run_alone(
+        &mut self,
+        input: &Input<'_>,
+        range: Range<usize>,
+        route: &Route,
+        topology: &Topology,
+    ) -> Result<Flow, Gone> {
+        let shard = match self.shard_of(input, range.start, route, topology) {
+            Ok(shard) => shard,
+            Err(fault) => return Ok(self.fault(&fault).await),
+        };
+        let work = input.work(range.start, range.end);
+        let mut search = Search::new(shard);
+        loop {
+            let statement = input.at(range.start).statement();
+            let picked = match self.wants_replica_for(statement, route) {
+                true => {
+                    self.pick_replica(&mut search, &route.target, topology)
+                        .await
+                }
+                false => self.pick_primary(shard, topology).await,
+            };
+            let Picked {
+                mut participant,
+                guard,
+            } = match picked {
+                Ok(picked) => picked,
+                Err(fault) => return Ok(self.fault(&fault).await),
+            };
+            let mark = self.client.mark();
+            let outcome = self.attempt(&mut participant, guard, &work, topology).await;
+            match outcome {
+                Err(Trouble::Gone(gone)) => return Err(gone),
+                Err(Trouble::Lost(fault)) => {
+                    let again = route.access == Access::Read && self.client.holds(mark);
+                    let place = participant.place;
+                    search.tried.push(participant.address.clone());
+                    self.throw_away(participant);
+                    if again && place == Place::Replica {
+                        tracing::warn!(%shard, %fault, "replica lost, read goes to another node");
+                        self.client.cut(mark);
+                        continue;
+                    }
+                    return Ok(self.fault(&fault).await);
+                }
+                Ok(Attempt::Unproved(fields)) => {
+                    tracing::debug!(%shard, sqlstate = fields.code, "guard refused");
+                    self.give_back(participant);
+                    self.wait(shard, GUARD_PAUSE_MS).await;
+                }
+                Ok(Attempt::Refused(fields)) => {
+                    self.throw_away(participant);
+                    self.fail_with(&fields).await;
+                    return Ok(Flow::Failed { parsed: 0 });
+                }
+                Ok(Attempt::Ran(script)) => {
+                    self.note_route(&participant, route, search.waited_ms());
+                    return Ok(self
+                        .ran_alone(input, range, participant, script, mark)
+                        .await);
+                }
+            }
+        }
+    }
+
+    async fn ran_alone(
+        &mut self,
+        input: &Input<'_>,
+        range: Range<usize>,
+        mut participant: Participant,
+        script: Script,
+        mark: Mark,
+    ) -> Flow {
+        self.seen.count(Counted::Transactions, 1);
+        if let Some(fields) = self.startable_over(&script, mark) {
+            self.client.cut(mark);
+            self.give_back(participant);
+            return Flow::Again(fields);
+        }
+        self.note_commit_of(&participant);
+        for index in range.clone() {
+            self.note_effects(&input.at(index), &mut participant, &script);
+        }
+        if script.error.is_some() {
+            self.seen.count(Counted::Errors, 1);
+        }
+        let failed = script.error.is_some();
+        match participant.lease.tx_status() {
+            TxStatus::Idle => self.give_back(participant),
+            // A transaction that came about in a way that the text did not show.
+            TxStatus::InTransaction | TxStatus::Failed => {
+                self.adopt(participant);
+            }
+        }
+        match failed {
+            true => Flow::Failed {
+                parsed: script.parsed,
+            },
+            false => Flow::Next(range.end),
+        }
+    }
+
+    fn adopt(&mut self, mut participant: Participant) {
+        self.params.begin();
+        self.tx.begin("BEGIN", false);
+        self.tx.note_statement();
+        participant.begun = true;
+        participant.wrote = participant.place == Place::Primary;
+        if participant.lease.tx_status() == TxStatus::Failed {
+            self.tx.fail();
+        }
+        self.participants.insert(participant.shard, participant);
+    }
+
+    /// Runs statements inside the open transaction.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn run_inside(
+        &mut self,
+        input: &Input<'_>,
+        range: Range<usize>,
+        route: &Route,
+        topology: &Topology,
+    ) -> Result<Flow, Gone> {
+        let shard = match self.shard_of(input, range.start, route, topology) {
+            Ok(shard) => shard,
+            Err(fault) => return Ok(self.fault(&fault).await),
+        };
+        let work = input.work(range.start, range.end);
+        let mut search = Search::new(shard);
+        loop {
+            let joined = self
+                .join(&mut search, input.at(range.start), route, topology)
+                .await;
+            let Picked {
+                mut participant,
+                guard,
+            } = match joined {
+                Ok(picked) => picked,
+                Err(fault) => return Ok(self.fault(&fault).await),
+            };
+            let first = self.tx.is_untouched() && self.participants.is_empty();
+            let mark = self.client.mark();
+            participant.wrote |= route.access == Access::Write;
+            match self.attempt(&mut participant, guard, &work, topology).await {
+                Err(Trouble::Gone(gone)) => return Err(gone),
+                Err(Trouble::Lost(fault)) => {
+                    let place = participant.place;
+                    search.tried.push(participant.address.clone());
+                    self.throw_away(participant);
+                    if first && place == Place::Replica && self.client.holds(mark) {
+                        self.client.cut(mark);
+                        continue;
+                    }
+                    return Ok(self.fault(&fault).await);
+                }
+                Ok(Attempt::Unproved(_)) => {
+                    self.dismiss(participant).await;
+                    self.wait(shard, GUARD_PAUSE_MS).await;
+                }
+                Ok(Attempt::Refused(fields)) => {
+                    self.throw_away(participant);
+                    self.fail_with(&fields).await;
+                    return Ok(Flow::Failed { parsed: 0 });
+                }
+                Ok(Attempt::Ran(script)) => {
+                    self.note_route(&participant, route, search.waited_ms());
+                    let again = self.startable_over(&script, mark).filter(|_| first);
+                    if let Some(fields) = again {
+                        self.client.cut(mark);
+                        self.dismiss(participant).await;
+                        return Ok(Flow::Again(fields));
+                    }
+                    return Ok(self.ran_inside(input, range, participant, script));
+                }
+            }
+        }
+    }
+
+    fn ran_inside(
+        &mut self,
+        input: &Input<'_>,
+        range: Range<usize>,
+        mut participant: Participant,
+        script: Script,
+    ) -> Flow {
+        self.tx.note_statement();
+        for index in range.clone() {
+            self.note_effects(&input.at(index), &mut participant, &script);
+            self.note_portal(input.at(index), participant.shard);
+        }
+        let status = participant.lease.tx_status();
+        self.participants.insert(participant.shard, participant);
+        if script.error.is_some() {
+            self.seen.count(Counted::Errors, 1);
+            self.tx.fail();
+            return Flow::Failed {
+                parsed: script.parsed,
+            };
+        }
+        if status == TxStatus::Idle && self.tx.block() == Block::Explicit {
+            // PREPARE TRANSACTION took it away.
+            for (_, gone) in std::mem::take(&mut self.participants) {
+                self.give_back(gone);
+            }
+            self.params.commit();
+            self.tx.end();
+        }
+        Flow::Next(range.end)
+    }
+
+    /// The participant of a shard, or a new one.
+    async fn join(
+        &mut self,
+        search: &mut Search,
+        asked: Asked<'_>,
+        route: &Route,
+        topology: &Topology,
+    ) -> Result<Picked, Fault> {
+        if let Some(participant) = self.participants.remove(&search.shard) {
+            return Ok(Picked {
+                participant,
+                guard: None,
+            });
+        }
+        match self.wants_replica_for(asked.statement(), route) {
+            true => self.pick_replica(search, &route.target, topology).await,
+            false => self.pick_primary(search.shard, topology).await,
+        }
+    }
+
+    /// Which shard a run goes to; a portal is resumed where it was opened, and what any shard can
+    /// answer goes where the transaction is already.
+    fn shard_of(
+        &self,
+        input: &Input<'_>,
+        index: usize,
+        route: &Route,
+        topology: &Topology,
+    ) -> Result<ShardNumber, Fault> {
+        if let Asked::Extended(step) = input.at(index)
+            && let Some(shard) = step.resumes
+        {
+            return Ok(shard);
+        }
+        let home = self.home(topology)?;
+        Ok(match route.target {
+            Target::Shard(shard) => shard,
+            Target::Any | Target::All(_) => match (self.pin, self.participants.keys().next()) {
+                (_, _) if self.participants.contains_key(&home) => home,
+                (_, Some(shard)) => *shard,
+                (Some((pinned, _)), None) => pinned,
+                (None, None) => home,
+            },
+        })
+    }
+
+    /// Sends a run to a server and moves its answers to the client.
+    async fn attempt(
+        &mut self,
+        participant: &mut Participant,
+        guard: Option<(pgdog_core::lsn::Lsn, u64)>,
+        work: &Work<'_>,
+        topology: &Topology,
+    ) -> Result<Attempt, Trouble> {
+        let mut ahead = match self.prepare_ahead(participant, topology).await {
+            Ok(ahead) => ahead,
+            Err(fault @ Fault::Node(_)) => {
+                return Ok(Attempt::Refused(ErrorFields::from(&fault)));
+            }
+            Err(fault) => return Err(Trouble::Lost(fault)),
+        };
+        if let Some((floor, budget_ms)) = guard {
+            ahead.guard(Guard::wait_lsn(floor, budget_ms));
+        }
+        let conn = &mut *participant.lease;
+        let mut script = forward::send(conn, &ahead, work).await?;
+        if !ahead.is_empty() {
+            let settled = forward::settle(conn, &ahead).await?;
+            if let Guarded::Failed(fields) = settled.guard {
+                return Ok(Attempt::Unproved(fields));
+            }
+            if let Some(fields) = settled.error() {
+                return Ok(Attempt::Refused(fields.clone()));
+            }
+        }
+        if let (Some((floor, _)), Some(incarnation)) = (guard, conn.incarnation()) {
+            self.cluster
+                .note_proof(&participant.address, incarnation, floor);
+        }
+        self.relay(participant, &mut script, work.is_extended())
+            .await?;
+        Ok(Attempt::Ran(script))
+    }
+
+    /// Moves answers to the client until all have come, within the limit for a statement.
+    async fn relay(
+        &mut self,
+        participant: &mut Participant,
+        script: &mut Script,
+        extended: bool,
+    ) -> Result<(), Trouble> {
+        loop {
+            match self.drive_within_limit(participant, script).await? {
+                Progress::Done => return Ok(()),
+                Progress::CopyIn => {
+                    let conns = &mut [&mut *participant.lease];
+                    copy::feed(self.client, conns, extended).await?;
+                    self.sync_ignored |= extended;
+                }
+            }
+        }
+    }
+
+    async fn drive_within_limit(
+        &mut self,
+        participant: &mut Participant,
+        script: &mut Script,
+    ) -> Result<Progress, Trouble> {
+        let token = participant.lease.cancel_token();
+        let mut sink = Sink::Client(&mut *self.client);
+        let driving = forward::drive(&mut participant.lease, script, &mut sink);
+        let Some(limit) = self.settings.query_timeout else {
+            return driving.await;
+        };
+        tokio::pin!(driving);
+        tokio::select! {
+            progress = &mut driving => progress,
+            () = tokio::time::sleep(limit) => {
+                tracing::info!(limit_ms = limit.as_millis(), "query timeout");
+                token.cancel(CANCEL_LIMIT).await.map_err(Trouble::Lost)?;
+                driving.await
+            }
+        }
+    }
+
+    /// The error of a statement that was routed by an older topology, if nothing that came of it
+    /// has reached the client.
+    fn startable_over(&self, script: &Script, mark: Mark) -> Option<ErrorFields> {
+        let fields = script
+            .error
+            .as_ref()
+            .filter(|fields| faults::is_stale_topology(fields))?;
+        self.client.holds(mark).then(|| fields.clone())
+    }
+
+    fn note_route(&mut self, participant: &Participant, route: &Route, waited_ms: u64) {
+        self.last_route = format!(
+            "node={}:{} role={} shard={} reason={} waited_ms={waited_ms}",
+            participant.address.host,
+            participant.address.port,
+            participant.place.as_str(),
+            participant.shard,
+            route.reason,
+        );
+        self.seen.count(
+            match participant.place {
+                Place::Primary => Counted::Primary,
+                Place::Replica => Counted::Replica,
+            },
+            1,
+        );
+    }
+
+    fn note_commit_of(&mut self, participant: &Participant) {
+        if let Some(lsn) = participant.lease.commit_lsn() {
+            self.note_commits(&[(participant.shard, lsn)]);
+        }
+    }
+
+    fn note_portal(&mut self, asked: Asked<'_>, shard: ShardNumber) {
+        if let Asked::Extended(step) = asked
+            && let Some(bind) = step.bind
+            && let Some(portal) = self.names.portals.get_mut(bind.portal)
+        {
+            portal.shard = Some(shard);
+        }
+    }
+
+    /// What a statement that went through changes about session and connection.
+    fn note_effects(&mut self, asked: &Asked<'_>, participant: &mut Participant, script: &Script) {
+        if let Some(fields) = &script.error {
+            if fields.code == "0A000" && fields.message.contains("cached plan") {
+                // The shared statement is of an older shape of the table: prepare it anew.
+                participant.lease.mark_dirty();
+            }
+            return;
+        }
+        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
+            return;
+        };
+        let lease = &mut participant.lease;
+        match &statement.kind {
+            Kind::Set {
+                name,
+                local: false,
+                value,
+                as_select,
+            } => {
+                match (value, as_select) {
+                    (None, false) => self.params.note_reset(name),
+                    (Some(_), _) | (None, true) => self.params.note_set(name, asked.sql()),
+                }
+                self.tx.note_command(asked.sql());
+                if name == "search_path" {
+                    self.note_search_path(value.as_deref());
+                }
+                if !self.tx.is_open() {
+                    lease.settings = self.params.fingerprint();
+                }
+            }
+            Kind::Set { local: true, .. } => self.tx.note_command(asked.sql()),
+            Kind::Reset(Some(name)) => {
+                self.params.note_reset(name);
+                self.tx.note_command(asked.sql());
+                lease.settings = match self.tx.is_open() {
+                    true => lease.settings,
+                    false => u64::MAX,
+                };
+            }
+            Kind::Reset(None) | Kind::Discard { all: true } => {
+                self.params.reset_all();
+                self.tx.note_command(asked.sql());
+                self.search_path.clear();
+                lease.epoch = None;
+                lease.settings = u64::MAX;
+                if matches!(statement.kind, Kind::Discard { .. }) {
+                    lease.forget_prepared();
+                    self.names.statements.clear();
+                    self.temporary.clear();
+                    self.pin = None;
+                    self.seen.set_pinned("");
+                }
+            }
+            Kind::Session => self.note_temporary(statement),
+            Kind::Ddl { .. } | Kind::Placement => self.reshaped = true,
+            _ => {
+                if asked.sql().contains("set_config") {
+                    lease.settings = u64::MAX;
+                }
+            }
+        }
+        if self.reshaped && !self.tx.is_open() {
+            self.reshaped = false;
+        }
+    }
+
+    fn note_temporary(&mut self, statement: &crate::plan::Statement) {
+        if self.pin.is_some_and(|(_, why)| why == "temporary table") {
+            let names = statement
+                .relations
+                .iter()
+                .filter(|relation| relation.written);
+            self.temporary
+                .extend(names.map(|relation| relation.name.clone()));
+        }
+    }
+
+    /// Remembers the schemas of `search_path`.
+    pub(super) fn note_search_path(&mut self, value: Option<&str>) {
+        let user = self.login.user.clone();
+        self.search_path = value.map_or_else(Vec::new, |value| schemas(value, &user));
+    }
+}
+
+/// Pause after a guard that failed before its time, in ms.
+const GUARD_PAUSE_MS: u64 = 10;
+
+/// Schemas in a `search_path` value.
+fn schemas(value: &str, user: &str) -> Vec<String> {
+    let parts = value
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            match part
+                .strip_prefix('"')
+                .and_then(|inner| inner.strip_suffix('"'))
+            {
+                Some("$user") => user.to_owned(),
+                Some(quoted) => quoted.replace("\"\"", "\""),
+                None if part == "$user" => user.to_owned(),
+                None => part.to_ascii_lowercase(),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_path_is_read_with_its_quotes() {
+        let read = schemas("\"$user\", Public,\"My Schema\"", "anna");
+        assert_eq!(read, ["anna", "public", "My Schema"]);
+        assert!(schemas("", "anna").is_empty());
+    }
+}

@@ -1,0 +1,425 @@
+//! A statement on every shard: the lowest first and alone, then the others side by side.
+//!
+//! What shard 0 answers is held back until all shards have done the same; the transaction that
+//! this forms is committed in two phases.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::{ShardNumber, TopologyVersion};
+
+use super::client::Gone;
+use super::copy;
+use super::dispatch::Flow;
+use super::forward::{self, Progress, Sink, Trouble};
+use super::party::Participant;
+use super::script::Script;
+use super::steps::Input;
+use super::work::Work;
+use super::{Session, faults};
+use crate::nodes::Topology;
+use crate::observe::Counted;
+use crate::plan::Kind;
+use crate::proto::ErrorFields;
+use crate::proto::backend::tag;
+use crate::proto::frame;
+use crate::route::AllReason;
+use crate::server::Ahead;
+
+/// Enters the gate of omni writes; tells whether the cluster has grown meanwhile.
+const ENTER: &str = "SELECT version, shards FROM pgdog.omni_enter()";
+
+/// One shard's part of the statement.
+struct Part {
+    participant: Participant,
+    script: Script,
+    progress: Progress,
+    /// Version and number of shards that the gate told.
+    entered: Option<(TopologyVersion, u16)>,
+}
+
+impl Session<'_> {
+    /// Runs a statement on every shard.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn everywhere(
+        &mut self,
+        input: &Input<'_>,
+        at: usize,
+        reason: AllReason,
+    ) -> Result<Flow, Gone> {
+        let asked = input.at(at);
+        let kind = asked.statement().map(|statement| &statement.kind);
+        if matches!(
+            kind,
+            Some(Kind::Ddl {
+                transactional: false
+            })
+        ) && !self.tx.is_open()
+        {
+            return self.one_by_one(input, at).await;
+        }
+        let own_transaction = !self.tx.is_open();
+        let first = self.may_start_over() && self.participants.is_empty();
+        if own_transaction {
+            self.begin_implicit();
+        }
+        let work = input.work(at, at + 1);
+        let mark = self.client.mark();
+        match self.run_parts(&work, reason).await {
+            Ok(held) => {
+                self.tx.note_statement();
+                self.reshaped |= matches!(reason, AllReason::Ddl | AllReason::Placement);
+                self.put_held(&held);
+                Ok(Flow::Next(at + 1))
+            }
+            Err(Trouble::Gone(gone)) => Err(gone),
+            Err(Trouble::Lost(fault)) => {
+                let fields = ErrorFields::from(&fault);
+                let again = first && faults::is_stale_topology(&fields) && self.client.holds(mark);
+                if again {
+                    self.client.cut(mark);
+                    self.roll_back_all().await;
+                    if own_transaction {
+                        self.params.rollback();
+                        self.tx.end();
+                    }
+                    return Ok(Flow::Again(fields));
+                }
+                self.tx.note_statement();
+                Ok(self.fault(&fault).await)
+            }
+        }
+    }
+
+    fn put_held(&mut self, held: &[u8]) {
+        for message in frame::frames(held).flatten() {
+            if message.0 == tag::COMMAND_COMPLETE {
+                self.client.note_completion();
+            }
+            frame::put(&mut self.client.out, message.0, |out| {
+                out.extend_from_slice(message.1)
+            });
+        }
+    }
+
+    /// Runs the parts; returns what shard 0 answered. All participants are put back.
+    async fn run_parts(&mut self, work: &Work<'_>, reason: AllReason) -> Result<BytesMut, Trouble> {
+        let mut topology = self.cluster.topology();
+        let mut held = BytesMut::new();
+        let mut parts = Vec::new();
+        let first = self.first_part(work, reason, &topology, &mut held).await?;
+        let grown = first
+            .entered
+            .filter(|(_, shards)| usize::from(*shards) > topology.shards.len());
+        parts.push(first);
+        if let Some((version, _)) = grown {
+            match self.cluster.refresh_at_least(version).await {
+                Ok(newer) => topology = newer,
+                Err(fault) => {
+                    self.put_back(parts);
+                    return Err(Trouble::Lost(fault));
+                }
+            }
+        }
+        if let Err(trouble) = self.other_parts(work, reason, &topology, &mut parts).await {
+            self.put_back(parts);
+            return Err(trouble);
+        }
+        let outcome = self.finish_parts(work, &mut parts, &mut held).await;
+        let agreed = outcome.and_then(|()| agree(&parts));
+        self.last_route = format!(
+            "node=all role=primary shard=0..{} reason={reason:?} waited_ms=0",
+            topology.shards.len().saturating_sub(1),
+        );
+        self.seen.count(Counted::Primary, parts.len() as u64);
+        self.put_back(parts);
+        agreed.map(|()| held)
+    }
+
+    async fn first_part(
+        &mut self,
+        work: &Work<'_>,
+        reason: AllReason,
+        topology: &Arc<Topology>,
+        held: &mut BytesMut,
+    ) -> Result<Part, Trouble> {
+        let shard = ShardNumber(0);
+        let (mut participant, ahead) = self.enter(shard, reason, topology).await?;
+        let ran = run_part(&mut participant, &ahead, work, &mut Sink::Buffer(held)).await;
+        match ran {
+            Ok((script, progress, entered)) => {
+                if script.error.is_some() && script.is_done() {
+                    let fields = script.error.clone().unwrap_or_default();
+                    self.participants.insert(shard, participant);
+                    return Err(Trouble::Lost(server_error(shard, &fields)));
+                }
+                participant.wrote = true;
+                Ok(Part {
+                    participant,
+                    script,
+                    progress,
+                    entered,
+                })
+            }
+            Err(trouble) => {
+                self.keep_if_whole(participant);
+                Err(trouble)
+            }
+        }
+    }
+
+    /// The other shards, lent one after the other, then working side by side.
+    async fn other_parts(
+        &mut self,
+        work: &Work<'_>,
+        reason: AllReason,
+        topology: &Arc<Topology>,
+        parts: &mut Vec<Part>,
+    ) -> Result<(), Trouble> {
+        let mut ready = Vec::new();
+        let mut refused = None;
+        for nodes in topology.shards.iter().skip(1) {
+            match self.enter(nodes.shard, reason, topology).await {
+                Ok(one) => ready.push(one),
+                Err(trouble) => {
+                    refused = Some(trouble);
+                    break;
+                }
+            }
+        }
+        if let Some(trouble) = refused {
+            ready
+                .into_iter()
+                .for_each(|(participant, _)| self.keep_if_whole(participant));
+            return Err(trouble);
+        }
+        let runs = ready
+            .into_iter()
+            .map(|(mut participant, ahead)| async move {
+                let ran = run_part(&mut participant, &ahead, work, &mut Sink::Nowhere).await;
+                (participant, ran)
+            });
+        let mut first_trouble = None;
+        for (mut participant, ran) in futures_util::future::join_all(runs).await {
+            let shard = participant.shard;
+            match ran {
+                Ok((script, progress, entered)) => {
+                    if let Some(fields) = script.error.as_ref().filter(|_| script.is_done()) {
+                        let trouble = Trouble::Lost(server_error(shard, fields));
+                        first_trouble.get_or_insert(trouble);
+                    }
+                    participant.wrote = true;
+                    parts.push(Part {
+                        participant,
+                        script,
+                        progress,
+                        entered,
+                    });
+                }
+                Err(trouble) => {
+                    first_trouble.get_or_insert(trouble);
+                    self.keep_if_whole(participant);
+                }
+            }
+        }
+        first_trouble.map_or(Ok(()), Err)
+    }
+
+    /// COPY data to everybody, then the rest of the answers.
+    async fn finish_parts(
+        &mut self,
+        work: &Work<'_>,
+        parts: &mut [Part],
+        held: &mut BytesMut,
+    ) -> Result<(), Trouble> {
+        if parts.iter().all(|part| part.progress == Progress::Done) {
+            return Ok(());
+        }
+        self.client.out.extend_from_slice(held);
+        held.clear();
+        let mut conns: Vec<_> = parts
+            .iter_mut()
+            .map(|part| &mut *part.participant.lease)
+            .collect();
+        copy::feed(self.client, &mut conns, work.is_extended()).await?;
+        self.sync_ignored |= work.is_extended();
+        let mut first_trouble = None;
+        for (nth, part) in parts.iter_mut().enumerate() {
+            let mut sink = match nth {
+                0 => Sink::Buffer(&mut *held),
+                _ => Sink::Nowhere,
+            };
+            let driven =
+                forward::drive(&mut part.participant.lease, &mut part.script, &mut sink).await;
+            let trouble = match (driven, &part.script.error) {
+                (Err(trouble), _) => trouble,
+                (Ok(_), Some(fields)) => {
+                    Trouble::Lost(server_error(part.participant.shard, fields))
+                }
+                (Ok(_), None) => continue,
+            };
+            first_trouble.get_or_insert(trouble);
+        }
+        first_trouble.map_or(Ok(()), Err)
+    }
+
+    /// A shard's participant, and what must run on it before the statement.
+    async fn enter(
+        &mut self,
+        shard: ShardNumber,
+        reason: AllReason,
+        topology: &Arc<Topology>,
+    ) -> Result<(Participant, Ahead), Trouble> {
+        let mut participant = match self.participants.remove(&shard) {
+            Some(participant) => participant,
+            None => self.pick_primary(shard, topology).await?.participant,
+        };
+        let mut ahead = match self.prepare_ahead(&mut participant, topology).await {
+            Ok(ahead) => ahead,
+            Err(fault) => {
+                self.throw_away(participant);
+                return Err(Trouble::Lost(fault));
+            }
+        };
+        if reason == AllReason::OmniWrite && !participant.entered {
+            ahead.query(ENTER);
+        }
+        Ok((participant, ahead))
+    }
+
+    fn put_back(&mut self, parts: Vec<Part>) {
+        for part in parts {
+            self.keep_if_whole(part.participant);
+        }
+    }
+
+    fn keep_if_whole(&mut self, participant: Participant) {
+        match participant.lease.is_broken() || !participant.lease.in_sync() {
+            true => self.throw_away(participant),
+            false => {
+                self.participants.insert(participant.shard, participant);
+            }
+        }
+    }
+
+    /// What cannot run in a transaction: shard by shard, with a report of what was done.
+    async fn one_by_one(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
+        let topology = self.cluster.topology();
+        let work = input.work(at, at + 1);
+        let mut held = BytesMut::new();
+        for nodes in &topology.shards {
+            let shard = nodes.shard;
+            let mut participant = match self.pick_primary(shard, &topology).await {
+                Ok(picked) => picked.participant,
+                Err(fault) => return Ok(self.fault(&fault).await),
+            };
+            let ran = match self.prepare_ahead(&mut participant, &topology).await {
+                Ok(ahead) => {
+                    let mut sink = match shard.0 {
+                        0 => Sink::Buffer(&mut held),
+                        _ => Sink::Nowhere,
+                    };
+                    run_part(&mut participant, &ahead, &work, &mut sink).await
+                }
+                Err(fault) => Err(Trouble::Lost(fault)),
+            };
+            let error = match ran {
+                Ok((script, _, _)) => {
+                    self.note_commit_quietly(&participant);
+                    self.give_back(participant);
+                    script.error
+                }
+                Err(Trouble::Gone(gone)) => return Err(gone),
+                Err(Trouble::Lost(fault)) => {
+                    self.throw_away(participant);
+                    Some(ErrorFields::from(&fault))
+                }
+            };
+            if let Some(mut fields) = error {
+                if shard.0 > 0 {
+                    fields.detail = Some(format!(
+                        "failed on shard {shard}; done on the shards before it"
+                    ));
+                }
+                self.fail_with(&fields).await;
+                return Ok(Flow::Failed { parsed: 0 });
+            }
+        }
+        self.put_held(&held);
+        Ok(Flow::Next(at + 1))
+    }
+
+    fn note_commit_quietly(&mut self, participant: &Participant) {
+        if let Some(lsn) = participant.lease.commit_lsn() {
+            self.own_floor.raise(participant.shard, (lsn, None));
+            self.commit_token.raise(participant.shard, (lsn, None));
+        }
+    }
+}
+
+/// Runs the statement on one shard, up to its end or to the point where it wants COPY data.
+async fn run_part(
+    participant: &mut Participant,
+    ahead: &Ahead,
+    work: &Work<'_>,
+    sink: &mut Sink<'_>,
+) -> Result<(Script, Progress, Option<(TopologyVersion, u16)>), Trouble> {
+    let shard = participant.shard;
+    let conn = &mut *participant.lease;
+    let mut script = forward::send(conn, ahead, work).await?;
+    let mut entered = None;
+    if !ahead.is_empty() {
+        let settled = forward::settle(conn, ahead).await?;
+        if let Some(fields) = settled.error() {
+            return Err(Trouble::Lost(server_error(shard, fields)));
+        }
+        entered = settled
+            .answers
+            .iter()
+            .find_map(|answer| gate_answer(&answer.rows));
+        participant.entered |= entered.is_some();
+    }
+    let progress = forward::drive(&mut participant.lease, &mut script, sink).await?;
+    Ok((script, progress, entered))
+}
+
+fn gate_answer(rows: &[Vec<Option<String>>]) -> Option<(TopologyVersion, u16)> {
+    match rows {
+        [row] => match row.as_slice() {
+            [Some(version), Some(shards)] => Some((version.parse().ok()?, shards.parse().ok()?)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A shard's own error, as it came.
+fn server_error(shard: ShardNumber, fields: &ErrorFields) -> Fault {
+    faults::from_node(&format!("shard {shard}"), fields)
+}
+
+/// All shards must have done the same.
+fn agree(parts: &[Part]) -> Result<(), Trouble> {
+    let Some(first) = parts.first() else {
+        return Ok(());
+    };
+    if parts
+        .iter()
+        .all(|part| part.script.tags == first.script.tags)
+    {
+        return Ok(());
+    }
+    let answers = parts.iter().map(|part| {
+        (
+            part.participant.shard,
+            part.script.tags.last().cloned().unwrap_or_default(),
+        )
+    });
+    Err(Trouble::Lost(Fault::ShardsDisagree {
+        what: "the rows of a statement that runs on all of them".to_owned(),
+        answers: answers.collect(),
+    }))
+}

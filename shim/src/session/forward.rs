@@ -1,0 +1,205 @@
+//! Moves a server's answers to where they belong: to the client, into a buffer, or nowhere.
+
+use bytes::BytesMut;
+use pgdog_core::fault::Fault;
+
+use super::client::{Client, Gone};
+use super::faults;
+use super::script::{Script, Verdict};
+use super::work::Work;
+use crate::proto::backend::{self, tag};
+use crate::proto::{ErrorFields, Frame, ProtocolError, answer};
+use crate::server::{Ahead, Conn, Guarded, Received, Settled};
+
+/// Most bytes of answers that are held back until all shards agree.
+const HELD_BYTES: usize = 64 << 20;
+
+/// Why a run cannot go on.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The client is not there any more.
+    Gone(Gone),
+    /// The server connection is not usable any more.
+    Lost(Fault),
+}
+
+impl From<Gone> for Trouble {
+    fn from(gone: Gone) -> Self {
+        Trouble::Gone(gone)
+    }
+}
+
+impl From<Fault> for Trouble {
+    fn from(fault: Fault) -> Self {
+        Trouble::Lost(fault)
+    }
+}
+
+/// Where answers go.
+pub enum Sink<'a> {
+    /// To the client.
+    Client(&'a mut Client),
+    /// Held back.
+    Buffer(&'a mut BytesMut),
+    /// Only counted.
+    Nowhere,
+}
+
+impl Sink<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        match self {
+            Sink::Client(client) => client.out.extend_from_slice(bytes),
+            Sink::Buffer(buffer) if buffer.len() + bytes.len() > HELD_BYTES => {
+                return Err(faults::fault(
+                    "54000",
+                    format!("answer of more than {HELD_BYTES} bytes to a write on every shard"),
+                ));
+            }
+            Sink::Buffer(buffer) => buffer.extend_from_slice(bytes),
+            Sink::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    fn lead(&mut self, script: &mut Script) {
+        match self {
+            Sink::Client(client) => script.lead(&mut client.out),
+            Sink::Buffer(buffer) => script.lead(buffer),
+            Sink::Nowhere => script.lead(&mut BytesMut::new()),
+        }
+    }
+
+    async fn breathe(&mut self) -> Result<(), Gone> {
+        match self {
+            Sink::Client(client) => client.flush_if_full().await,
+            Sink::Buffer(_) | Sink::Nowhere => Ok(()),
+        }
+    }
+}
+
+/// How far the answers came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// All answers are there.
+    Done,
+    /// The server waits for COPY data.
+    CopyIn,
+}
+
+/// Sends a run to a server, with what must go ahead of it.
+///
+/// # Errors
+/// The server connection is lost, or was given more than it can take.
+pub async fn send(conn: &mut Conn, ahead: &Ahead, work: &Work<'_>) -> Result<Script, Fault> {
+    let mut out = BytesMut::new();
+    let script = work.encode(conn, &mut out).map_err(violation)?;
+    conn.send_ahead(ahead, &out).await?;
+    Ok(script)
+}
+
+/// Reads what came of `ahead`. An error of one of its statements is returned with the connection
+/// at rest: the run's own answers are thrown away then.
+///
+/// # Errors
+/// The server connection is lost.
+pub async fn settle(conn: &mut Conn, ahead: &Ahead) -> Result<Settled, Fault> {
+    let settled = conn.settle_ahead(ahead).await?;
+    if settled.error().is_some() && !matches!(settled.guard, Guarded::Failed(_)) {
+        conn.drain(DRAIN_LIMIT).await?;
+    }
+    Ok(settled)
+}
+
+/// How long answers that nobody wants may take.
+const DRAIN_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Moves answers until all that are due have come, or the server wants COPY data.
+///
+/// # Errors
+/// Either end is lost.
+pub async fn drive(
+    conn: &mut Conn,
+    script: &mut Script,
+    sink: &mut Sink<'_>,
+) -> Result<Progress, Trouble> {
+    loop {
+        sink.lead(script);
+        if script.is_done() {
+            return Ok(Progress::Done);
+        }
+        match conn.recv_run().await? {
+            Received::Rows { bytes, .. } => sink.put(&bytes)?,
+            Received::Frame(frame) => {
+                take(script, sink, &frame)?;
+                if frame.tag() == tag::COPY_IN {
+                    return Ok(Progress::CopyIn);
+                }
+            }
+        }
+        sink.breathe().await?;
+    }
+}
+
+fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &Frame) -> Result<(), Fault> {
+    let verdict = match frame.tag() {
+        tag::NOTICE | tag::NOTIFICATION => Verdict::Show,
+        tag::PARAMETER_STATUS => {
+            let (name, _) = answer::parameter_status(frame.body()).map_err(violation)?;
+            match name.starts_with("pgdog.") {
+                true => Verdict::Hide,
+                false => Verdict::Show,
+            }
+        }
+        _ => script.accept(frame).map_err(violation)?,
+    };
+    if let (tag::COMMAND_COMPLETE, Sink::Client(client)) = (frame.tag(), &mut *sink) {
+        client.note_completion();
+    }
+    match verdict {
+        Verdict::Show => sink.put(frame.raw()),
+        Verdict::Hide => Ok(()),
+    }
+}
+
+fn violation(error: ProtocolError) -> Fault {
+    Fault::ProtocolViolation {
+        why: error.to_string(),
+    }
+}
+
+/// Runs one statement of the shim's own; notices go nowhere.
+///
+/// # Errors
+/// The server's error, or that the connection is lost.
+pub async fn command(conn: &mut Conn, sql: &str) -> Result<Done, Fault> {
+    let mut script = send(conn, &Ahead::new(), &Work::Query(sql)).await?;
+    match drive(conn, &mut script, &mut Sink::Nowhere).await {
+        Ok(Progress::Done) => {}
+        Ok(Progress::CopyIn) => {
+            return Err(Fault::ProtocolViolation {
+                why: "unexpected COPY".to_owned(),
+            });
+        }
+        Err(Trouble::Lost(fault)) => return Err(fault),
+        Err(Trouble::Gone(_)) => unreachable!("no client is part of this"),
+    }
+    Ok(Done {
+        tag: script.tags.pop().unwrap_or_default(),
+        error: script.error,
+    })
+}
+
+/// What came of a [`command`].
+#[derive(Debug)]
+pub struct Done {
+    /// The last command's tag.
+    pub tag: String,
+    /// The error that ended it.
+    pub error: Option<ErrorFields>,
+}
+
+/// Writes a notice.
+pub fn warn(client: &mut Client, code: &str, message: &str) {
+    let fields = faults::plain(code, message);
+    backend::notice(backend::Severity::Warning, &fields, &mut client.out);
+}

@@ -1,0 +1,224 @@
+//! Statements that the shim answers itself: parameters `pgdog.*`, EXPLAIN (PGDOG), DEALLOCATE of
+//! a protocol-level statement.
+
+use pgdog_core::fault::Fault;
+
+use super::client::Gone;
+use super::dispatch::Flow;
+use super::local::Local;
+use super::param_values::{Class, Name, classify};
+use super::params::{Scope, reserved};
+use super::steps::Asked;
+use super::{Session, forward};
+use crate::plan::Kind;
+use crate::route::{Access, Target};
+
+impl Session<'_> {
+    /// Whether the shim answers this itself.
+    pub(super) fn is_own(&self, kind: &Kind, asked: &Asked<'_>) -> bool {
+        match kind {
+            Kind::Set { name, .. } | Kind::Reset(Some(name)) => {
+                !matches!(classify(name), Class::Forwarded)
+            }
+            Kind::Show(name) => matches!(classify(name), Class::Own(_)),
+            Kind::SetServerTimestamp(_) | Kind::ExplainRoute => true,
+            Kind::Session => self.pin.is_none() && deallocates(asked.sql()).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Answers it.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn intercept(
+        &mut self,
+        asked: &Asked<'_>,
+        at: usize,
+        kind: &Kind,
+    ) -> Result<Flow, Gone> {
+        let answer = match asked.executes() {
+            true => self.answer(asked, kind).await,
+            false => Ok(shape(kind)),
+        };
+        match answer {
+            Ok(answer) => {
+                answer.write(asked, &mut self.client.out);
+                Ok(Flow::Next(at + 1))
+            }
+            Err(fault) => Ok(self.fault(&fault).await),
+        }
+    }
+
+    async fn answer(&mut self, asked: &Asked<'_>, kind: &Kind) -> Result<Local, Fault> {
+        match kind {
+            Kind::Set {
+                name,
+                value,
+                local,
+                as_select,
+            } => {
+                let scope = if *local { Scope::Local } else { Scope::Session };
+                let own = self.own_name(name)?;
+                self.set_own(own, value.as_deref(), scope)?;
+                Ok(match as_select {
+                    true => Local::value("set_config", self.show(own), "SELECT 1"),
+                    false => Local::tag("SET"),
+                })
+            }
+            Kind::Reset(Some(name)) => {
+                let own = self.own_name(name)?;
+                self.set_own(own, None, Scope::Session)?;
+                Ok(Local::tag("RESET"))
+            }
+            Kind::Show(name) => {
+                let own = self.own_name(name)?;
+                Ok(Local::value(own.as_str(), self.show(own), "SHOW"))
+            }
+            Kind::SetServerTimestamp(text) => {
+                self.set_own(Name::MinCommitTimestamp, Some(text), Scope::Session)?;
+                Ok(Local::tag("SET"))
+            }
+            Kind::ExplainRoute => self.explain(asked).await,
+            _ => Ok(self.deallocate(asked.sql())),
+        }
+    }
+
+    fn own_name(&self, name: &str) -> Result<Name, Fault> {
+        match classify(name) {
+            Class::Own(own) => Ok(own),
+            Class::Reserved | Class::Forwarded => Err(reserved(name)),
+        }
+    }
+
+    fn set_own(&mut self, name: Name, value: Option<&str>, scope: Scope) -> Result<(), Fault> {
+        if scope == Scope::Local && !self.tx.is_open() {
+            let text = "SET LOCAL can only be used in transaction blocks";
+            forward::warn(self.client, "25P01", text);
+        }
+        self.params.set(name, value, scope)
+    }
+
+    fn show(&self, name: Name) -> String {
+        match name {
+            Name::LastRoute => self.last_route.clone(),
+            Name::CommitLsn => self.commit_token.to_string(),
+            other => self.params.own().show(other),
+        }
+    }
+
+    /// EXPLAIN (PGDOG): where the statement would go, and why.
+    async fn explain(&mut self, asked: &Asked<'_>) -> Result<Local, Fault> {
+        let topology = self.cluster.topology();
+        let inner = asked
+            .statement()
+            .and_then(|statement| statement.explained.as_deref());
+        let inner = inner.ok_or_else(|| Fault::Internal {
+            why: "nothing to explain".into(),
+        })?;
+        let route = self
+            .route_with_lookups(inner, asked.params(), &topology)
+            .await?;
+        let target = match route.target {
+            Target::Shard(shard) => format!("shard {shard}"),
+            Target::Any => format!("any shard (home: {})", self.home(&topology)?),
+            Target::All(_) => format!("all {} shards, shard 0 first", topology.shards.len()),
+        };
+        let role = match (route.access, self.wants_replica(&route)) {
+            (Access::Read, true) => "replica",
+            (Access::Read, false) | (Access::Write, _) => "primary",
+        };
+        let floor = match self.params.own().min_lsn.is_empty() {
+            true => "none".to_owned(),
+            false => self.params.own().min_lsn.to_string(),
+        };
+        let lines = [
+            format!("Target: {target}"),
+            format!("Role: {role}"),
+            format!("Floor: {floor}"),
+            format!("Reason: {}", route.reason),
+            format!("Topology: version {}", topology.version),
+        ];
+        Ok(Local {
+            columns: vec!["QUERY PLAN".to_owned()],
+            rows: lines.into_iter().map(|line| vec![Some(line)]).collect(),
+            tag: "EXPLAIN".to_owned(),
+        })
+    }
+
+    fn deallocate(&mut self, sql: &str) -> Local {
+        match deallocates(sql) {
+            Some(Deallocated::Name(name)) => {
+                self.names.statements.remove(&name);
+                Local::tag("DEALLOCATE")
+            }
+            Some(Deallocated::All) | None => {
+                self.names.statements.clear();
+                Local::tag("DEALLOCATE ALL")
+            }
+        }
+    }
+}
+
+/// Columns of the answer, for a Describe without an Execute.
+fn shape(kind: &Kind) -> Local {
+    let columns: Vec<String> = match kind {
+        Kind::Show(name) => vec![name.clone()],
+        Kind::Set {
+            as_select: true, ..
+        } => vec!["set_config".to_owned()],
+        Kind::ExplainRoute => vec!["QUERY PLAN".to_owned()],
+        _ => Vec::new(),
+    };
+    Local {
+        columns,
+        ..Local::default()
+    }
+}
+
+/// What a DEALLOCATE names.
+#[derive(Debug, PartialEq, Eq)]
+enum Deallocated {
+    All,
+    Name(String),
+}
+
+/// Reads `DEALLOCATE [PREPARE] { name | ALL }`, as drivers send it to forget a statement that they
+/// prepared by the protocol.
+fn deallocates(sql: &str) -> Option<Deallocated> {
+    let text = sql.trim().trim_end_matches(';').trim_end();
+    let mut rest = strip_word(text, "deallocate")?;
+    rest = strip_word(rest, "prepare").unwrap_or(rest);
+    if rest.eq_ignore_ascii_case("all") {
+        return Some(Deallocated::All);
+    }
+    let quoted = rest
+        .strip_prefix('"')
+        .and_then(|inner| inner.strip_suffix('"'));
+    Some(Deallocated::Name(match quoted {
+        Some(inner) => inner.replace("\"\"", "\""),
+        None => rest.to_ascii_lowercase(),
+    }))
+}
+
+fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    let head = text.get(..word.len())?;
+    let rest = &text[word.len()..];
+    let ends = rest.starts_with(|c: char| c.is_ascii_whitespace());
+    (head.eq_ignore_ascii_case(word) && ends).then(|| rest.trim_start())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deallocate_is_read_in_all_its_forms() {
+        let name = |text: &str| Some(Deallocated::Name(text.to_owned()));
+        assert_eq!(deallocates("DEALLOCATE \"_pg3_0\""), name("_pg3_0"));
+        assert_eq!(deallocates("deallocate prepare Foo;"), name("foo"));
+        assert_eq!(deallocates("DEALLOCATE ALL"), Some(Deallocated::All));
+        assert_eq!(deallocates("LISTEN x"), None);
+        assert_eq!(deallocates("deallocated x"), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! Server connections on loan, and those that take part in a transaction.
+
+use std::time::Duration;
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+
+use super::forward;
+use super::tx::Block;
+use super::{Session, faults};
+use crate::nodes::{Address, Topology};
+use crate::observe::ClientState;
+use crate::proto::TxStatus;
+use crate::server::{Ahead, Endpoint, Lease};
+
+/// Primary or replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It takes writes.
+    Primary,
+    /// It follows.
+    Replica,
+}
+
+impl Place {
+    /// As `SHOW pgdog.last_route` prints it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Place::Primary => "primary",
+            Place::Replica => "replica",
+        }
+    }
+}
+
+/// A server connection that works for this client.
+#[derive(Debug)]
+pub struct Participant {
+    /// The connection.
+    pub lease: Lease,
+    /// The shard it belongs to.
+    pub shard: ShardNumber,
+    /// The node it leads to.
+    pub address: Address,
+    /// What that node is.
+    pub place: Place,
+    /// BEGIN was sent.
+    pub begun: bool,
+    /// It holds the gate of omni writes.
+    pub entered: bool,
+    /// Something was, or may have been, written.
+    pub wrote: bool,
+}
+
+/// Statement that fails whatever the state: it makes a transaction count as failed on a server
+/// too, so that nothing of it can be committed there. Its text explains itself in the log.
+const POISON: &str = "ROLLBACK TO SAVEPOINT \"transaction aborted by pgdog\"";
+
+/// How long a rollback may take before the connection is given up.
+const ROLLBACK_LIMIT: Duration = Duration::from_secs(30);
+
+impl Session<'_> {
+    /// Borrows a connection to a node and brings it to this session's settings.
+    pub(super) async fn lend(
+        &mut self,
+        shard: ShardNumber,
+        address: &Address,
+        place: Place,
+    ) -> Result<Participant, Fault> {
+        if place == Place::Primary
+            && let Some(mut pinned) = self.pinned.take_if(|pinned| pinned.shard == shard)
+        {
+            self.adapt(&mut pinned.lease).await?;
+            return Ok(pinned);
+        }
+        let pool = match self.pools.iter().find(|(known, _)| known == address) {
+            Some((_, pool)) => pool.clone(),
+            None => {
+                let endpoint = Endpoint {
+                    host: address.host.clone(),
+                    port: address.port,
+                    database: address.database.clone(),
+                };
+                let pool = self.services.pools.pool(&endpoint, &self.login);
+                self.pools.push((address.clone(), pool.clone()));
+                pool
+            }
+        };
+        self.seen.set_state(ClientState::Waiting);
+        let lent = pool.checkout(self.settings.checkout_timeout).await;
+        self.seen.set_state(ClientState::Active);
+        let mut lease = lent?;
+        lease.forget_commit_lsn();
+        self.adapt(&mut lease).await?;
+        self.running.add(shard, lease.cancel_token());
+        Ok(Participant {
+            lease,
+            shard,
+            address: address.clone(),
+            place,
+            begun: false,
+            entered: false,
+            wrote: false,
+        })
+    }
+
+    /// Ends a loan. A pinned connection stays with the client.
+    pub(super) fn give_back(&mut self, mut participant: Participant) {
+        let pinned_here = self
+            .pin
+            .is_some_and(|(shard, _)| shard == participant.shard);
+        let usable = !participant.lease.is_broken() && participant.lease.in_sync();
+        if pinned_here && participant.place == Place::Primary && usable {
+            participant.begun = false;
+            participant.entered = false;
+            participant.wrote = false;
+            self.pinned = Some(participant);
+            return;
+        }
+        self.running.remove(participant.shard);
+    }
+
+    /// Ends a loan by closing the connection.
+    pub(super) fn throw_away(&mut self, participant: Participant) {
+        self.running.remove(participant.shard);
+        participant.lease.discard();
+    }
+
+    /// Keeps this shard's primary connection until the client leaves.
+    ///
+    /// # Errors
+    /// Another shard's is kept already.
+    pub(super) fn pin(&mut self, shard: ShardNumber, why: &'static str) -> Result<(), Fault> {
+        match self.pin {
+            None => {
+                self.pin = Some((shard, why));
+                self.seen.set_pinned(why);
+                Ok(())
+            }
+            Some((kept, _)) if kept == shard => Ok(()),
+            Some((kept, first)) => Err(Fault::Refused {
+                what: format!("{why} on shard {shard} together with {first} on shard {kept}"),
+                why: "a client keeps state on one server only".to_owned(),
+                hint: None,
+            }),
+        }
+    }
+
+    /// Brings a connection to the settings of this session, as they were before the transaction.
+    ///
+    /// # Errors
+    /// A server refuses one of the settings.
+    pub(super) async fn adapt(&mut self, lease: &mut Lease) -> Result<(), Fault> {
+        let wanted = self.params.fingerprint();
+        if lease.settings == wanted {
+            return Ok(());
+        }
+        let mut commands = String::from("SET SESSION AUTHORIZATION DEFAULT; RESET ALL");
+        for command in self.params.replay() {
+            commands.push_str("; ");
+            commands.push_str(command);
+        }
+        // What RESET ALL does to it; sent again with the next statement.
+        lease.epoch = None;
+        lease.settings = u64::MAX;
+        match lease.simple(&commands).await {
+            Ok(_) => {
+                lease.settings = wanted;
+                Ok(())
+            }
+            Err(crate::server::ServerError::Fault(fault)) => Err(fault),
+            Err(crate::server::ServerError::Sql(fields)) => {
+                Err(faults::from_node(&lease.endpoint().to_string(), &fields))
+            }
+        }
+    }
+
+    /// What must run before the next statement on this connection, in the same write.
+    ///
+    /// # Errors
+    /// A BEGIN that a server may refuse was refused, or the connection is lost.
+    pub(super) async fn prepare_ahead(
+        &mut self,
+        participant: &mut Participant,
+        topology: &Topology,
+    ) -> Result<Ahead, Fault> {
+        let mut ahead = Ahead::new();
+        let epoch = topology
+            .shards
+            .get(usize::from(participant.shard.0))
+            .map(|s| s.epoch);
+        if let Some(epoch) = epoch
+            && epoch.0 > 0
+            && !participant.begun
+            && participant.lease.epoch != Some(epoch)
+        {
+            ahead.query(format!("SET pgdog.epoch = '{epoch}'"));
+            participant.lease.epoch = Some(epoch);
+        }
+        if self.tx.is_open() && !participant.begun {
+            if begin_may_fail(self.tx.begin_text()) {
+                // Behind a BEGIN that failed the statement would run by itself.
+                if !ahead.is_empty() {
+                    let sent = std::mem::take(&mut ahead);
+                    participant.lease.send_ahead(&sent, &[]).await?;
+                    participant.lease.settle_ahead(&sent).await?;
+                }
+                let begun = forward::command(&mut participant.lease, self.tx.begin_text()).await?;
+                if let Some(fields) = begun.error {
+                    return Err(faults::from_node(&participant.address.host, &fields));
+                }
+            } else {
+                ahead.query(self.tx.begin_text());
+            }
+            for command in self.tx.prologue() {
+                ahead.query(command);
+            }
+            participant.begun = true;
+        }
+        Ok(ahead)
+    }
+
+    /// Makes the transaction count as failed on every server that takes part.
+    pub(super) async fn poison(&mut self) {
+        let mut lost = Vec::new();
+        for (shard, participant) in &mut self.participants {
+            if participant.lease.tx_status() == TxStatus::InTransaction
+                && forward::command(&mut participant.lease, POISON)
+                    .await
+                    .is_err()
+            {
+                lost.push(*shard);
+            }
+        }
+        for shard in lost {
+            if let Some(participant) = self.participants.remove(&shard) {
+                self.throw_away(participant);
+            }
+        }
+    }
+
+    /// Rolls back on every server that takes part, and ends the loans.
+    pub(super) async fn roll_back_all(&mut self) {
+        let mut participants: Vec<_> = std::mem::take(&mut self.participants)
+            .into_values()
+            .collect();
+        let rollbacks = participants.iter_mut().map(|participant| async {
+            if participant.lease.tx_status() == TxStatus::Idle {
+                return participant.lease.in_sync();
+            }
+            let rollback = forward::command(&mut participant.lease, "ROLLBACK");
+            matches!(
+                tokio::time::timeout(ROLLBACK_LIMIT, rollback).await,
+                Ok(Ok(_))
+            )
+        });
+        let outcomes = futures_util::future::join_all(rollbacks).await;
+        for (participant, rolled_back) in participants.into_iter().zip(outcomes) {
+            match rolled_back {
+                true => self.give_back(participant),
+                false => self.throw_away(participant),
+            }
+        }
+    }
+
+    /// Rolls back one participant that has done nothing yet.
+    pub(super) async fn dismiss(&mut self, mut participant: Participant) {
+        let open = participant.lease.tx_status() != TxStatus::Idle;
+        if open
+            && forward::command(&mut participant.lease, "ROLLBACK")
+                .await
+                .is_err()
+        {
+            return self.throw_away(participant);
+        }
+        self.give_back(participant);
+    }
+
+    /// Whether the open transaction has done nothing that the client or a server could know of.
+    pub(super) fn may_start_over(&self) -> bool {
+        self.tx.block() == Block::Idle || self.tx.is_untouched()
+    }
+}
+
+/// Whether a server may refuse this BEGIN: a standby refuses some, and the grammar is not enough to
+/// know.
+fn begin_may_fail(text: &str) -> bool {
+    let upper = text.to_ascii_uppercase();
+    ["SERIALIZABLE", "WRITE", "DEFERRABLE"]
+        .iter()
+        .any(|word| upper.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_begin_that_every_server_takes_travels_with_the_statement() {
+        assert!(!begin_may_fail("BEGIN"));
+        assert!(!begin_may_fail(
+            "start transaction isolation level repeatable read, read only"
+        ));
+        assert!(begin_may_fail("begin isolation level serializable"));
+        assert!(begin_may_fail("BEGIN READ WRITE"));
+    }
+}

@@ -1,0 +1,409 @@
+//! Which node of a shard runs a statement: the primary, or a replica that has replayed enough.
+
+use std::time::{Duration, Instant};
+
+use pgdog_core::fault::Fault;
+use pgdog_core::floor::{self, Ask, Candidate, Decision, Fallback, Lineage};
+use pgdog_core::ids::ShardNumber;
+use pgdog_core::lsn::{self, Lsn};
+
+use super::Session;
+use super::param_values::RoleChoice;
+use super::party::{Participant, Place};
+use super::settings::{Balancing, Reads};
+use crate::nodes::{Address, Position, Role, ShardNodes, Topology};
+use crate::plan::{RoleHint, Statement};
+use crate::route::{Access, Route, Target};
+
+/// A node that was chosen, with a connection to it.
+#[derive(Debug)]
+pub struct Picked {
+    /// The connection.
+    pub participant: Participant,
+    /// What the server must have replayed, to be checked by itself, and how long it may wait.
+    pub guard: Option<(Lsn, u64)>,
+}
+
+/// One search for a node, with what went wrong so far.
+#[derive(Debug)]
+pub struct Search {
+    /// The shard.
+    pub shard: ShardNumber,
+    /// Nodes that failed.
+    pub tried: Vec<Address>,
+    /// When it began: waiting counts from here.
+    pub started: Instant,
+}
+
+impl Search {
+    /// A new one.
+    pub fn new(shard: ShardNumber) -> Self {
+        Self {
+            shard,
+            tried: Vec::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Milliseconds since it began.
+    pub fn waited_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Session<'_> {
+    /// Whether a statement goes to a replica if there is one.
+    pub(super) fn wants_replica(&self, route: &Route) -> bool {
+        if route.access == Access::Write {
+            return false;
+        }
+        match self.params.own().role {
+            RoleChoice::Primary => false,
+            RoleChoice::Replica => true,
+            RoleChoice::Auto => !self.tx.is_open() || self.tx.is_read_only(),
+        }
+    }
+
+    /// As [`Session::wants_replica`], with a comment in the statement counting first.
+    pub(super) fn wants_replica_for(&self, statement: Option<&Statement>, route: &Route) -> bool {
+        match statement.and_then(|statement| statement.role) {
+            Some(RoleHint::Primary) => false,
+            Some(RoleHint::Replica) => route.access == Access::Read,
+            None => self.wants_replica(route),
+        }
+    }
+
+    /// A connection to the shard's primary.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub(super) async fn pick_primary(
+        &mut self,
+        shard: ShardNumber,
+        topology: &Topology,
+    ) -> Result<Picked, Fault> {
+        let address = nodes_of(topology, shard)?.primary.clone();
+        let participant = self.lend(shard, &address, Place::Primary).await?;
+        Ok(Picked {
+            participant,
+            guard: None,
+        })
+    }
+
+    /// A connection to a replica that has replayed the floor or will soon, else to the primary
+    /// where that is allowed.
+    ///
+    /// # Errors
+    /// 58000 when no replica makes it; or none can be reached.
+    pub(super) async fn pick_replica(
+        &mut self,
+        search: &mut Search,
+        target: &Target,
+        topology: &Topology,
+    ) -> Result<Picked, Fault> {
+        let shard = search.shard;
+        let nodes = nodes_of(topology, shard)?;
+        let pinned_here = self.pin.is_some_and(|(pinned, _)| pinned == shard);
+        if pinned_here || (nodes.replicas.is_empty() && !self.insists_on_replica()) {
+            return self.pick_primary(shard, topology).await;
+        }
+        match self.floor_of(shard, target, topology)? {
+            None => self.pick_any(search, nodes).await,
+            Some(floor) => self.pick_under(search, nodes, floor).await,
+        }
+    }
+
+    fn insists_on_replica(&self) -> bool {
+        self.params.own().role == RoleChoice::Replica
+    }
+
+    /// The floor of reads on a shard: the client's, and the own commits' if that is wanted.
+    fn floor_of(
+        &self,
+        shard: ShardNumber,
+        target: &Target,
+        topology: &Topology,
+    ) -> Result<Option<lsn::Position>, Fault> {
+        let own = self.params.own();
+        let several = topology.shards.len() > 1;
+        if own.min_lsn.bare.is_some() && several && !matches!(target, Target::Shard(_)) {
+            return Err(Fault::Node(Box::new(pgdog_core::fault::NodeError {
+                node: String::new(),
+                code: "22023".to_owned(),
+                message: format!("pgdog.min_lsn \"{}\" does not name its shard", own.min_lsn),
+                detail: Some(format!(
+                    "the statement is not routed to exactly one of {} shards",
+                    topology.shards.len()
+                )),
+                hint: Some("SET pgdog.min_lsn = '0=X/Y,1=X/Y', one for each shard.".to_owned()),
+            })));
+        }
+        let asked = own.min_lsn.at(shard);
+        let raised = match own.read_your_writes {
+            true => self.own_floor.at(shard),
+            false => None,
+        };
+        Ok(match (asked, raised) {
+            (Some(asked), Some(raised)) if raised.0 > asked.0 => Some(raised),
+            (Some(asked), _) => Some(asked),
+            (None, raised) => raised,
+        })
+    }
+
+    /// Without a floor every replica is as good as the other.
+    async fn pick_any(&mut self, search: &mut Search, nodes: &ShardNodes) -> Result<Picked, Fault> {
+        let mut candidates: Vec<(&Address, Place)> = nodes
+            .replicas
+            .iter()
+            .map(|replica| (replica, Place::Replica))
+            .collect();
+        let any_node = self.settings.reads == Reads::AnyNode
+            && self.params.own().role == RoleChoice::Auto
+            && !self.tx.is_open();
+        if any_node {
+            candidates.push((&nodes.primary, Place::Primary));
+        }
+        let down = self.down(nodes.shard);
+        candidates
+            .retain(|(address, _)| !search.tried.contains(address) && !down.contains(address));
+        let turn = self.turn(candidates.len());
+        candidates.rotate_left(turn);
+        let mut last = None;
+        for (address, place) in candidates {
+            match self.lend(search.shard, address, place).await {
+                Ok(participant) => {
+                    return Ok(Picked {
+                        participant,
+                        guard: None,
+                    });
+                }
+                Err(fault @ (Fault::PoolTimeout { .. } | Fault::TooMany { .. })) => {
+                    return Err(fault);
+                }
+                Err(fault) => {
+                    tracing::debug!(node = %address.host, port = address.port, %fault,
+                        "replica not usable");
+                    search.tried.push(address.clone());
+                    last = Some(fault);
+                }
+            }
+        }
+        match self.insists_on_replica() && !self.params.own().primary_fallback {
+            true => Err(last.unwrap_or(Fault::NoNode {
+                shard: search.shard,
+                role: "replica",
+            })),
+            false => {
+                let participant = self
+                    .lend(search.shard, &nodes.primary, Place::Primary)
+                    .await?;
+                Ok(Picked {
+                    participant,
+                    guard: None,
+                })
+            }
+        }
+    }
+
+    /// Replicas whose last poll failed.
+    fn down(&self, shard: ShardNumber) -> Vec<Address> {
+        let positions = self.cluster.positions(shard);
+        let silent = positions
+            .iter()
+            .filter(|p| p.role == Role::Replica && p.sample.is_none());
+        silent.map(|position| position.address.clone()).collect()
+    }
+
+    fn turn(&self, count: usize) -> usize {
+        match (count, self.settings.balancing) {
+            (0 | 1, _) => 0,
+            (count, Balancing::Random) => rand::random_range(0..count),
+            (count, Balancing::RoundRobin) => {
+                (self.seen.totals().of(crate::observe::Counted::Queries) as usize) % count
+            }
+        }
+    }
+
+    /// Under a floor: proved, likely behind a guard, or wait; then the primary or an error.
+    async fn pick_under(
+        &mut self,
+        search: &mut Search,
+        nodes: &ShardNodes,
+        floor: lsn::Position,
+    ) -> Result<Picked, Fault> {
+        let own = self.params.own();
+        let wait_ms = own.min_lsn_wait_ms;
+        let fallback = match own.primary_fallback {
+            true => Fallback::Primary,
+            false => Fallback::Refuse,
+        };
+        // Connections that were made on the way, so that their incarnation is known.
+        let mut made: Vec<Participant> = Vec::new();
+        let picked = loop {
+            let positions = self.replicas_of(search, nodes);
+            let budget_ms = wait_ms.saturating_sub(search.waited_ms());
+            let lineage = self.lineage(search.shard);
+            let ask = Ask {
+                floor,
+                lineage: &lineage,
+                budget_ms,
+                fallback,
+            };
+            let candidates: Vec<_> = positions
+                .iter()
+                .map(|position| candidate(position, &made))
+                .collect();
+            let (index, guard) = match floor::choose(&candidates, &ask) {
+                Decision::Serve(index) => (index, None),
+                Decision::Guard {
+                    candidate,
+                    budget_ms,
+                } => (candidate, Some(budget_ms)),
+                Decision::Wait { eta_ms } => {
+                    self.wait(search.shard, eta_ms).await;
+                    continue;
+                }
+                Decision::Primary => break self.lend_primary(nodes).await,
+                Decision::NotCaughtUp { eta_ms, best } => {
+                    break Err(Fault::NoReplicaCaughtUp {
+                        shard: search.shard,
+                        floor: floor.0,
+                        best,
+                        eta_ms,
+                    });
+                }
+                Decision::Lost {
+                    timeline,
+                    forked_at,
+                } => {
+                    break Err(Fault::WriteLostInFailover {
+                        shard: search.shard,
+                        floor: floor.0,
+                        timeline,
+                        forked_at,
+                    });
+                }
+            };
+            let address = positions[index].address.clone();
+            let connection = match made.iter().position(|p| p.address == address) {
+                Some(at) => Ok(made.swap_remove(at)),
+                None => self.lend(search.shard, &address, Place::Replica).await,
+            };
+            match connection {
+                Ok(participant) if serves(&participant, &candidates[index], guard) => {
+                    let guard = guard.map(|budget_ms| (floor.0, budget_ms));
+                    break Ok(Picked { participant, guard });
+                }
+                // Another life than the sample's: choose again, knowing that.
+                Ok(participant) if participant.lease.incarnation().is_some() => {
+                    made.push(participant);
+                }
+                // Without the extension nothing can be proved there.
+                Ok(participant) => {
+                    self.give_back(participant);
+                    search.tried.push(address);
+                }
+                Err(fault @ (Fault::PoolTimeout { .. } | Fault::TooMany { .. })) => {
+                    break Err(fault);
+                }
+                Err(_) => search.tried.push(address),
+            }
+        };
+        for participant in made {
+            self.give_back(participant);
+        }
+        picked
+    }
+
+    async fn lend_primary(&mut self, nodes: &ShardNodes) -> Result<Picked, Fault> {
+        let participant = self
+            .lend(nodes.shard, &nodes.primary, Place::Primary)
+            .await?;
+        Ok(Picked {
+            participant,
+            guard: None,
+        })
+    }
+
+    /// Waits for news of the shard's replicas, but not longer than `eta_ms`.
+    pub(super) async fn wait(&self, shard: ShardNumber, eta_ms: u64) {
+        self.seen.set_state(crate::observe::ClientState::Waiting);
+        let limit = Duration::from_millis(eta_ms.max(1));
+        // Whichever comes first; the clock of the budget runs anyway.
+        let _ = tokio::time::timeout(limit, self.cluster.wait_for_sample(shard)).await;
+        self.seen.set_state(crate::observe::ClientState::Active);
+    }
+
+    fn replicas_of(&self, search: &Search, nodes: &ShardNodes) -> Vec<Position> {
+        let mut positions = self.cluster.positions(search.shard);
+        positions.retain(|position| {
+            position.address != nodes.primary
+                && position.role == Role::Replica
+                && !search.tried.contains(&position.address)
+        });
+        let turn = self.turn(positions.len());
+        positions.rotate_left(turn);
+        positions
+    }
+
+    fn lineage(&self, shard: ShardNumber) -> Lineage {
+        let positions = self.cluster.positions(shard);
+        let primary = positions
+            .iter()
+            .find(|position| position.role == Role::Primary);
+        let sample = primary.and_then(|position| position.sample.as_ref());
+        Lineage {
+            current: sample.map(|sample| sample.timeline),
+            forks: Vec::new(),
+        }
+    }
+}
+
+/// The shard's nodes.
+///
+/// # Errors
+/// There is no such shard.
+pub(super) fn nodes_of(topology: &Topology, shard: ShardNumber) -> Result<&ShardNodes, Fault> {
+    topology
+        .shards
+        .get(usize::from(shard.0))
+        .ok_or(Fault::UnknownObject {
+            kind: "shard",
+            name: shard.to_string(),
+        })
+}
+
+fn candidate(position: &Position, made: &[Participant]) -> Candidate {
+    let connection = made.iter().find(|p| p.address == position.address);
+    let known = connection.and_then(|p| p.lease.incarnation().cloned());
+    let sample = position.sample.as_ref();
+    Candidate {
+        // Until there is a connection it is taken to lead to the server that was sampled;
+        // `serves` checks that.
+        connected: known.or_else(|| sample.map(|sample| sample.incarnation.clone())),
+        sample: sample.map(|sample| floor::Sample {
+            incarnation: sample.incarnation.clone(),
+            timeline: Some(sample.timeline),
+            replayed: sample.replayed,
+            rate: rate(sample.replay_bytes_per_s),
+            lag_ms: sample.lag_ms,
+            age_ms: u64::try_from(sample.taken_at.elapsed().as_millis()).unwrap_or(u64::MAX),
+        }),
+    }
+}
+
+fn rate(bytes_per_s: f64) -> Option<u64> {
+    (bytes_per_s >= 1.0).then_some(bytes_per_s as u64)
+}
+
+/// Whether the connection leads to the server that the choice was made for, or is guarded.
+fn serves(participant: &Participant, candidate: &Candidate, guard: Option<u64>) -> bool {
+    let Some(here) = participant.lease.incarnation() else {
+        return false;
+    };
+    guard.is_some()
+        || candidate
+            .sample
+            .as_ref()
+            .is_some_and(|s| s.incarnation == *here)
+}

@@ -1,0 +1,265 @@
+//! From the accepted connection to the first ReadyForQuery.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pgdog_core::fault::Fault;
+use tokio::net::TcpStream;
+
+use super::auth::{Claim, authenticate};
+use super::client::{Client, Gone};
+use super::params::Params;
+use super::services::Services;
+use super::settings::Account;
+use super::{Session, admin, faults, startup_options};
+use crate::nodes::Cluster;
+use crate::proto::startup::NO_ENCRYPTION;
+use crate::proto::{ErrorFields, Startup, StartupPacket, TxStatus, backend};
+use crate::server::Login;
+
+/// Serves one accepted connection to its end.
+pub async fn serve(stream: TcpStream, peer: SocketAddr, services: Arc<Services>) {
+    // Small answers must not wait for the client's acknowledgement of earlier ones.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+    }
+    let mut client = Client::new(stream);
+    match converse(&mut client, peer, &services).await {
+        Ok(()) | Err(Gone::Left | Gone::Dismissed) => {}
+        Err(Gone::Broken(error)) => tracing::debug!(%peer, %error, "client connection broke"),
+        Err(Gone::Protocol(error)) => {
+            tracing::info!(%peer, %error, "client broke the protocol");
+            client.dismiss(&error.fields()).await;
+        }
+    }
+}
+
+async fn converse(
+    client: &mut Client,
+    peer: SocketAddr,
+    services: &Arc<Services>,
+) -> Result<(), Gone> {
+    let limit = services.settings.load().login_timeout;
+    let Ok(greeted) = tokio::time::timeout(limit, greet(client, services)).await else {
+        let late = faults::plain("57014", "canceling authentication due to timeout");
+        return Err(client.dismiss(&late).await);
+    };
+    let Some(guest) = greeted? else {
+        return Ok(());
+    };
+    match &guest.database {
+        Database::Admin => admin::serve(client, services).await,
+        Database::Cluster(cluster) => {
+            let cluster = cluster.clone();
+            let session = open(client, peer, services, cluster, &guest).await?;
+            run(session, services).await
+        }
+    }
+}
+
+/// A client that has proved who it is.
+struct Guest {
+    startup: Startup,
+    account: Account,
+    database: Database,
+}
+
+enum Database {
+    Admin,
+    Cluster(Arc<Cluster>),
+}
+
+/// None: the client asked for something that needs no session.
+async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<Guest>, Gone> {
+    let startup = loop {
+        match client.read_startup().await? {
+            None => return Ok(None),
+            Some(StartupPacket::Ssl | StartupPacket::Gss) => {
+                client.out.extend_from_slice(NO_ENCRYPTION);
+                client.flush().await?;
+            }
+            Some(StartupPacket::Cancel(key)) => {
+                services.cancel(&key).await;
+                return Ok(None);
+            }
+            Some(StartupPacket::Startup(startup)) => break startup,
+        }
+    };
+    if let Some(negotiation) = startup.negotiation() {
+        client.out.extend_from_slice(&negotiation);
+    }
+    let Some(user) = startup
+        .get("user")
+        .filter(|user| !user.is_empty())
+        .map(str::to_owned)
+    else {
+        let nameless = faults::plain(
+            "28000",
+            "no PostgreSQL user name specified in startup packet",
+        );
+        return Err(client.dismiss(&nameless).await);
+    };
+    let name = startup.database().unwrap_or(&user).to_owned();
+    let settings = services.settings.load_full();
+    let is_admin = settings.admin.is_some() && name == settings.admin_database;
+    let account = match is_admin {
+        true => settings.admin.as_ref().filter(|admin| admin.name == user),
+        false => settings.account(&user, &name),
+    };
+    let claim = Claim {
+        user: &user,
+        password: account.and_then(|account| account.password.as_deref()),
+        known: account.is_some(),
+    };
+    authenticate(client, services, settings.auth, claim).await?;
+    backend::auth_ok(&mut client.out);
+    let cluster = services.clusters.load().get(&name).cloned();
+    match (account, is_admin, cluster) {
+        (Some(account), true, _) => Ok(Some(Guest {
+            startup,
+            account: account.clone(),
+            database: Database::Admin,
+        })),
+        (Some(account), false, Some(cluster)) => Ok(Some(Guest {
+            startup,
+            account: account.clone(),
+            database: Database::Cluster(cluster),
+        })),
+        (_, _, _) => {
+            let fault = Fault::UnknownDatabase { database: name };
+            Err(client.dismiss(&ErrorFields::from(&fault)).await)
+        }
+    }
+}
+
+/// Makes the session and greets the client with the settings that a server reports for it.
+async fn open<'a>(
+    client: &'a mut Client,
+    peer: SocketAddr,
+    services: &Arc<Services>,
+    cluster: Arc<Cluster>,
+    guest: &Guest,
+) -> Result<Session<'a>, Gone> {
+    let application = guest.startup.get("application_name").unwrap_or_default();
+    let database = cluster.name().to_owned();
+    let seen = services
+        .clients
+        .enter(&guest.account.name, &database, peer, application);
+    let login = Login {
+        user: guest.account.server_user.clone(),
+        password: guest.account.server_password.clone(),
+        params: Vec::new(),
+        pool_size: guest.account.pool_size,
+    };
+    let params = Params::new(services.settings.load().values.clone());
+    let mut session = Session::new(client, services.clone(), cluster, login, seen);
+    session.params = params;
+    match session.take_over(&guest.startup).await {
+        Ok(reported) => {
+            for (name, value) in &reported {
+                backend::parameter_status(name, value, &mut session.client.out);
+            }
+            backend::backend_key_data(&session.cancel_key, &mut session.client.out);
+            backend::ready_for_query(TxStatus::Idle, &mut session.client.out);
+            session.client.flush().await?;
+            Ok(session)
+        }
+        Err(fault) => Err(session.client.dismiss(&ErrorFields::from(&fault)).await),
+    }
+}
+
+async fn run(mut session: Session<'_>, services: &Services) -> Result<(), Gone> {
+    let ended = session.run().await;
+    session.note_traffic();
+    match ended {
+        Err(Gone::Dismissed) | Ok(()) => Ok(()),
+        Err(Gone::Left) => {
+            let _ = services;
+            Ok(())
+        }
+        Err(other) => Err(other),
+    }
+}
+
+impl Session<'_> {
+    /// Reads the settings that the user brings (ALTER ROLE, ALTER DATABASE, startup packet), and
+    /// returns what a server reports once they are applied.
+    async fn take_over(&mut self, startup: &Startup) -> Result<Vec<(String, String)>, Fault> {
+        let topology = self.cluster.topology();
+        let home = self.home(&topology)?;
+        let address = topology.shards[usize::from(home.0)].primary.clone();
+        let mut first = self
+            .lend(home, &address, super::party::Place::Primary)
+            .await?;
+        let of_role = match first.lease.simple(ROLE_SETTINGS).await {
+            Ok(rows) => rows.into_iter().flatten().flatten().collect(),
+            Err(error) => {
+                tracing::debug!(%error, "cannot read the settings of the role");
+                Vec::<String>::new()
+            }
+        };
+        for setting in &of_role {
+            if let Some((name, value)) = setting.split_once('=')
+                && let Err(fault) = self.params.set_default(name, value)
+            {
+                // PostgreSQL too lets somebody in whose ALTER ROLE ... SET is wrong.
+                tracing::warn!(%fault, "a setting of the role is not used");
+            }
+        }
+        for (name, value) in settings_of(startup)? {
+            self.params.set_default(&name, &value)?;
+            if name == "search_path" {
+                self.note_search_path(Some(&value));
+            }
+        }
+        self.adapt(&mut first.lease).await?;
+        let mut reported: Vec<_> = first
+            .lease
+            .parameters()
+            .iter()
+            .filter(|(name, _)| !name.starts_with("pgdog."))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        if self.params.own().report_commit_lsn {
+            reported.push(("pgdog.commit_lsn".to_owned(), String::new()));
+        }
+        self.give_back(first);
+        Ok(reported)
+    }
+}
+
+/// `pgdog.*` settings of role and database, the strongest last.
+const ROLE_SETTINGS: &str = "SELECT s.setting FROM ( \
+       SELECT pg_catalog.unnest(setconfig) AS setting, setrole, setdatabase \
+       FROM pg_catalog.pg_db_role_setting \
+       WHERE setdatabase IN (0, (SELECT oid FROM pg_catalog.pg_database \
+                                 WHERE datname = pg_catalog.current_database())) \
+         AND setrole IN (0, (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)) \
+     ) AS s WHERE s.setting LIKE 'pgdog.%' ORDER BY s.setrole <> 0, s.setdatabase <> 0";
+
+/// Every setting in the packet, in order, lower case.
+fn settings_of(startup: &Startup) -> Result<Vec<(String, String)>, Fault> {
+    let mut settings = Vec::new();
+    for (name, value) in &startup.params {
+        match name.as_str() {
+            "user" | "database" => {}
+            "options" => {
+                let parsed = startup_options::parse(value).map_err(|switch| {
+                    faults::fault("42601", format!("invalid command-line argument: {switch}"))
+                })?;
+                settings.extend(parsed);
+            }
+            "replication" if matches!(value.as_str(), "false" | "off" | "no" | "0") => {}
+            "replication" => {
+                return Err(Fault::Refused {
+                    what: "a replication connection".to_owned(),
+                    why: "the shim speaks for several servers".to_owned(),
+                    hint: Some("Connect to the node itself.".to_owned()),
+                });
+            }
+            name if name.starts_with("_pq_.") => {}
+            name => settings.push((name.to_ascii_lowercase(), value.clone())),
+        }
+    }
+    Ok(settings)
+}

@@ -1,0 +1,120 @@
+//! One view of what a client asked, whichever protocol it used. Pure.
+
+use super::batch::{End, Step};
+use super::work::Work;
+use crate::plan::Statement;
+use crate::route::{NoParams, Params};
+
+/// Statements of one message or batch.
+#[derive(Debug, Clone, Copy)]
+pub enum Input<'a> {
+    /// A simple query.
+    Simple {
+        /// The whole text.
+        sql: &'a str,
+        /// Its statements; empty: the text is no SQL, and some server shall say so.
+        statements: &'a [Statement],
+    },
+    /// A batch of the extended protocol.
+    Extended {
+        /// Its steps.
+        steps: &'a [Step<'a>],
+        /// How it ends.
+        end: End,
+    },
+}
+
+/// One statement that is asked for.
+#[derive(Debug, Clone, Copy)]
+pub enum Asked<'a> {
+    /// In a simple query.
+    Simple {
+        /// Its text.
+        sql: &'a str,
+        /// What it is; None for what is no SQL.
+        statement: Option<&'a Statement>,
+    },
+    /// In a batch.
+    Extended(&'a Step<'a>),
+}
+
+impl<'a> Input<'a> {
+    /// How many statements.
+    pub fn len(&self) -> usize {
+        match self {
+            Input::Simple { statements, .. } => statements.len().max(1),
+            Input::Extended { steps, .. } => steps.len(),
+        }
+    }
+
+    /// One of them.
+    pub fn at(&self, index: usize) -> Asked<'a> {
+        match self {
+            Input::Simple { sql, statements } => Asked::Simple {
+                sql: statements
+                    .get(index)
+                    .map_or(*sql, |s| sql.get(s.span.clone()).unwrap_or(sql)),
+                statement: statements.get(index),
+            },
+            Input::Extended { steps, .. } => Asked::Extended(&steps[index]),
+        }
+    }
+
+    /// Some of them, to be sent in one go.
+    pub fn work(&self, from: usize, to: usize) -> Work<'a> {
+        match self {
+            Input::Simple { sql, statements } if from == 0 && to >= statements.len() => {
+                Work::Query(sql)
+            }
+            Input::Simple { sql, statements } => {
+                let span = statements[from].span.start..statements[to - 1].span.end;
+                Work::Query(sql.get(span).unwrap_or(sql))
+            }
+            Input::Extended { steps, .. } => Work::Steps(&steps[from..to]),
+        }
+    }
+
+    /// Whether more may follow that belongs to the same implicit transaction.
+    pub fn is_open_ended(&self) -> bool {
+        match self {
+            Input::Simple { .. } => false,
+            Input::Extended { steps, end } => {
+                *end == End::Flush && steps.iter().any(|step| step.bind.is_some())
+            }
+        }
+    }
+}
+
+impl<'a> Asked<'a> {
+    /// What it is.
+    pub fn statement(&self) -> Option<&'a Statement> {
+        match self {
+            Asked::Simple { statement, .. } => *statement,
+            Asked::Extended(step) => step.statement(),
+        }
+    }
+
+    /// Its text.
+    pub fn sql(&self) -> &'a str {
+        match self {
+            Asked::Simple { sql, .. } => sql,
+            Asked::Extended(step) => step.sql(),
+        }
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &'a (dyn Params + Sync) {
+        match self {
+            Asked::Simple { .. } => &NoParams,
+            Asked::Extended(step) => *step,
+        }
+    }
+
+    /// Whether it is run, not only parsed or described.
+    pub fn executes(&self) -> bool {
+        match self {
+            Asked::Simple { .. } => true,
+            Asked::Extended(step) => step.executes,
+        }
+    }
+}
