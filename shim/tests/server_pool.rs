@@ -298,6 +298,30 @@ async fn idle_connections_are_closed_after_the_timeout() {
 }
 
 #[tokio::test]
+async fn pools_of_made_up_parameters_are_forgotten() {
+    let idle_timeout = Duration::from_millis(50);
+    let pools = Pools::new(PoolSettings {
+        idle_timeout,
+        ..Default::default()
+    });
+    drop(lend(&pools).await);
+    let params = vec![("application_name".to_owned(), "made up".to_owned())];
+    let login = Login {
+        params,
+        ..login("trusted")
+    };
+    let lease = pools.checkout(&endpoint(), &login, LIMIT).await.unwrap();
+    until(&pools, "expired", |pools| {
+        pools.stats().iter().all(|pool| pool.sv_idle == 0)
+    })
+    .await;
+    assert_eq!(pools.stats().len(), 2, "one is lent");
+    drop(lease);
+    until(&pools, "forgotten", |pools| pools.stats().len() == 1).await;
+    assert_eq!(pools.stats()[0].checkouts, 1, "the usual pool is kept");
+}
+
+#[tokio::test]
 async fn a_connection_that_died_while_idle_is_not_lent() {
     let pools = pools(1);
     let lease = lend(&pools).await;

@@ -15,7 +15,7 @@
 
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
-use pgdog_core::lsn::Lsn;
+use pgdog_core::lsn::{Lsn, Position};
 
 use super::answer::Answer;
 use super::conn::Conn;
@@ -114,9 +114,18 @@ impl Ahead {
 impl Guard {
     /// Lets a batch run only once the server has replayed `floor`, waiting up to `budget_ms`.
     pub fn wait_lsn(floor: Lsn, budget_ms: u64) -> Self {
+        Self::wait_position((floor, None), budget_ms)
+    }
+
+    /// As [`Guard::wait_lsn`], for a position that lies on a known timeline: a server whose own
+    /// history does not contain it refuses.
+    pub fn wait_position((floor, timeline): Position, budget_ms: u64) -> Self {
+        let timeline = timeline
+            .map(|timeline| format!("@{timeline}"))
+            .unwrap_or_default();
         Self::statements(vec![
             format!("SET pgdog.wait_lsn_timeout = {budget_ms}"),
-            format!("SET pgdog.wait_lsn = '{floor}'"),
+            format!("SET pgdog.wait_lsn = '{floor}{timeline}'"),
         ])
     }
 

@@ -69,6 +69,7 @@ impl Pools {
                 ticks.tick().await;
                 let Some(pools) = weak.upgrade() else { return };
                 pools.all().iter().for_each(|pool| pool.expire());
+                pools.forget_unused();
             }
         });
         pools
@@ -131,6 +132,18 @@ impl Pools {
         let mut servers: Vec<_> = self.all().iter().flat_map(|pool| pool.servers()).collect();
         servers.sort_by(|a, b| (&a.endpoint, a.pid).cmp(&(&b.endpoint, b.pid)));
         servers
+    }
+
+    /// Forgets pools of unusual startup parameters that nobody holds and that have no connection:
+    /// clients can make up any number of them.
+    fn forget_unused(&self) {
+        let mut pools = self
+            .pools
+            .write()
+            .unwrap_or_else(|poison| poison.into_inner());
+        // A pool is only handed out under this lock, so a count of one stays one.
+        let in_use = |pool: &Arc<Pool>| Arc::strong_count(pool) > 1 || pool.stats().sv_idle > 0;
+        pools.retain(|key, pool| key.params.is_empty() || in_use(pool));
     }
 
     fn of(&self, endpoint: &Endpoint) -> impl Iterator<Item = Arc<Pool>> {
