@@ -1,6 +1,7 @@
 -- A small multi-tenant shop. Run it through a shim: every shard gets it.
 --
---   tenants, plans, counters, ledger   omnisharded: the same rows on every shard
+--   tenants, plans, counters, ledger   omnisharded: the same rows on every shard. Their columns have
+--                                      no DEFAULT that gives another value on another shard: now().
 --   users, orders                      sharded by tenant_id; the tenants table says where a tenant lives
 
 CREATE TABLE plans (
@@ -10,11 +11,10 @@ CREATE TABLE plans (
 );
 
 CREATE TABLE tenants (
-    id         bigint PRIMARY KEY,
-    name       text NOT NULL,
-    plan       text NOT NULL REFERENCES plans (code),
-    shard_id   int  NOT NULL CHECK (shard_id >= 0),
-    created_at timestamptz NOT NULL DEFAULT now()
+    id       bigint PRIMARY KEY,
+    name     text NOT NULL,
+    plan     text NOT NULL REFERENCES plans (code),
+    shard_id int  NOT NULL CHECK (shard_id >= 0)
 );
 
 CREATE TABLE counters (
