@@ -60,6 +60,9 @@ async fn a_stopped_task_leaves_nothing_and_the_next_one_succeeds() {
     let driver = shop.drive(task);
     shop.reaches(task, &["awaiting cutover"]).await;
     let lead = shop.client(0).await;
+    let ddl = "ALTER TABLE shop.plans ADD COLUMN extra int";
+    let frozen = lead.batch_execute(ddl).await.unwrap_err();
+    assert_eq!(frozen.code().unwrap().code(), "55000");
     lead.query_one("SELECT pgdog.stop_task($1)", &[&task.0])
         .await
         .unwrap();
@@ -89,6 +92,9 @@ async fn a_stopped_task_leaves_nothing_and_the_next_one_succeeds() {
         assert_eq!(number(client, sql).await, 0, "{sql}");
     }
 
+    for shard in 0..2 {
+        shop.client(shard).await.batch_execute(ddl).await.unwrap();
+    }
     let task = shop.add_shard(false).await;
     let driver = shop.drive(task);
     shop.reaches(task, &["awaiting cutover"]).await;
@@ -127,6 +133,79 @@ async fn every_blocker_is_named_at_once() {
     );
     let sql = "SELECT count(*) FROM pgdog.task_intents";
     assert_eq!(number(&shop.client(0).await, sql).await, 0);
+}
+
+/// Somebody keeps an omni transaction open: the fence gives up, names him, and writers who come
+/// meanwhile are not held up for longer than one try. Once he is gone, the cutover succeeds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_writer_is_named_and_not_waited_for() {
+    let shop = Shop::start(21470).await;
+    let task = shop.add_shard(false).await;
+    let driver = shop.drive(task);
+    shop.reaches(task, &["awaiting cutover"]).await;
+    let sitter = shop.client(1).await;
+    sitter
+        .batch_execute("BEGIN; SELECT pgdog.omni_enter()")
+        .await
+        .unwrap();
+    let pid = number(&sitter, "SELECT pg_backend_pid()::bigint").await;
+    let lead = shop.client(0).await;
+    lead.query_one("SELECT pgdog.cutover_shard(2)", &[])
+        .await
+        .unwrap();
+    shop.reaches(task, &["fencing"]).await;
+    shop.reaches(task, &["replicating", "awaiting cutover"])
+        .await;
+    let sql = "SELECT detail ->> 'error' FROM pgdog.task_events \
+         WHERE task_id = $1 AND event = 'fence_failed'";
+    let why: String = lead.query_one(sql, &[&task.0]).await.unwrap().get(0);
+    assert!(why.contains(&format!("pid {pid} (test)")), "{why}");
+
+    sitter.batch_execute("ROLLBACK").await.unwrap();
+    shop.reaches(task, &["awaiting cutover"]).await;
+    lead.query_one("SELECT pgdog.cutover_shard(2)", &[])
+        .await
+        .unwrap();
+    assert_eq!(driver.await.unwrap().unwrap(), Outcome::Finished);
+    shop.ended(task, "done").await;
+}
+
+/// A row that does not fit stops the stream: the task says so, and goes on once a person has
+/// removed the row and enabled the subscription.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_stream_is_told_and_goes_on_after_repair() {
+    let shop = Shop::start(21480).await;
+    let task = shop.add_shard(false).await;
+    let driver = shop.drive(task);
+    shop.reaches(task, &["awaiting cutover"]).await;
+    let target = shop.client(2).await;
+    let guest = format!(
+        "SET pgdog.task_id = '{task}'; INSERT INTO shop.rates VALUES ('2030-01-01', 'EUR', 1)"
+    );
+    target.batch_execute(&guest).await.unwrap();
+    for shard in 0..2 {
+        let row = "INSERT INTO shop.rates VALUES ('2030-01-01', 'EUR', 2)";
+        shop.client(shard).await.batch_execute(row).await.unwrap();
+    }
+    shop.reaches(task, &["broken"]).await;
+    let error = shop.task(task, "error").await.unwrap();
+    assert!(error.contains("disabled by an error"), "{error}");
+
+    let repair = format!(
+        "DELETE FROM shop.rates WHERE day = '2030-01-01'; ALTER SUBSCRIPTION pgdog_{task} ENABLE"
+    );
+    target.batch_execute(&repair).await.unwrap();
+    shop.reaches(task, &["awaiting cutover"]).await;
+    assert_eq!(shop.task(task, "error").await, None);
+    let lead = shop.client(0).await;
+    lead.query_one("SELECT pgdog.cutover_shard(2)", &[])
+        .await
+        .unwrap();
+    assert_eq!(driver.await.unwrap().unwrap(), Outcome::Finished);
+    assert_eq!(
+        disagreeing(&hashes(&shop.grown()).await.unwrap()),
+        Vec::<String>::new()
+    );
 }
 
 async fn everything_is_there_and_nothing_is_left(shop: &Shop) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgdog_core::ids::ShardNumber;
+use pgdog_core::ids::{ShardNumber, TaskId};
 use pgdog_core::workflow::Event;
 use serde_json::{Value, json};
 use tokio_postgres::types::ToSql;
@@ -41,7 +41,7 @@ pub async fn activate(work: &Work<'_>) -> Result<Next, WorkflowError> {
 pub async fn clean(work: &Work<'_>) -> Result<Next, WorkflowError> {
     drop_stream(work).await?;
     for node in work.old_shards().await? {
-        thaw(work, &node).await?;
+        thaw(&node, work.task.id()).await?;
     }
     let own = format!(
         "DELETE FROM pgdog.marker WHERE task_id = {}",
@@ -54,16 +54,20 @@ pub async fn clean(work: &Work<'_>) -> Result<Next, WorkflowError> {
     Ok(Next::Advance(Event::Cleaned, Value::Null))
 }
 
-/// Takes back everything that the task has made. Only before the point of no return, with nothing
-/// prepared.
+/// Takes back everything that the task has made. Only before the point of no return.
 ///
 /// # Errors
 /// When a shard does not answer; repeated until it does.
 pub async fn undo(work: &Work<'_>) -> Result<Next, WorkflowError> {
+    // A frozen coordinator's PREPARE may have come through since; nothing can be dropped under it.
+    if has_extension(work.target).await? && recover::settle(work).await? == Settled::Committed {
+        let text = format!("shard {} serves already", work.shard);
+        return Err(WorkflowError::Wrong(text));
+    }
     drop_stream(work).await?;
     empty_target(work).await?;
     for node in work.old_shards().await? {
-        thaw(work, &node).await?;
+        thaw(&node, work.task.id()).await?;
     }
     let own = format!(
         "DELETE FROM pgdog.marker WHERE task_id = {}",
@@ -102,7 +106,7 @@ pub async fn undo_without_target(
     drop_slots(work_lead, &slot, task.target_sysid.as_deref()).await?;
     drop_publication(work_lead, &task.stream_name()).await?;
     for node in old {
-        thaw_task(node, task.id().0).await?;
+        thaw(node, task.id()).await?;
     }
     let error = "the new shard did not answer and was not emptied";
     Ok(Next::Advance(Event::Undone, json!({ "error": error })))
@@ -169,26 +173,20 @@ async fn drop_publication(lead: &Node, name: &str) -> Result<(), WorkflowError> 
     lead.batch("dropping the publication", &sql).await
 }
 
-async fn thaw(work: &Work<'_>, node: &Node) -> Result<(), WorkflowError> {
-    thaw_task(node, work.task.id().0).await
-}
-
-async fn thaw_task(node: &Node, task: i64) -> Result<(), WorkflowError> {
+/// Lifts this task's freeze of definitions.
+///
+/// # Errors
+/// When the node does not answer.
+pub async fn thaw(node: &Node, task: TaskId) -> Result<(), WorkflowError> {
     const SQL: &str = "DELETE FROM pgdog.task_intents WHERE task_id = $1";
-    node.execute("lifting the freeze", SQL, &[&task]).await?;
+    node.execute("lifting the freeze", SQL, &[&task.0]).await?;
     Ok(())
 }
 
 /// The database was empty when the task began, so whatever is there is the task's. Extensions stay:
 /// they do not count as contents.
 async fn empty_target(work: &Work<'_>) -> Result<(), WorkflowError> {
-    const HAS: &str = "SELECT to_regclass('pgdog.topology') IS NOT NULL";
-    if !work
-        .target
-        .one("looking for the extension", HAS, &[])
-        .await?
-        .get::<_, bool>(0)
-    {
+    if !has_extension(work.target).await? {
         return Ok(());
     }
     const OURS: &str = "SELECT 1 FROM pgdog.topology WHERE state = 'provisioning' AND shard = $1";
@@ -214,6 +212,14 @@ async fn empty_target(work: &Work<'_>) -> Result<(), WorkflowError> {
     );
     let session = work.another_target().await?;
     session.batch("emptying the new shard", &sql).await
+}
+
+async fn has_extension(node: &Node) -> Result<bool, WorkflowError> {
+    const SQL: &str = "SELECT to_regclass('pgdog.topology') IS NOT NULL";
+    Ok(node
+        .one("looking for the extension", SQL, &[])
+        .await?
+        .get(0))
 }
 
 /// A failover without a synchronous standby can lose a committed flip on an old shard. The update

@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::nodes::Address;
 
 use super::error::WorkflowError;
 use super::node::Node;
 use super::site::Site;
+
+/// Limit for an answer that takes a moment only, while gates are held.
+pub const ANSWER: Duration = Duration::from_secs(2);
 
 const TRIES: [u32; 5] = [300, 500, 1000, 2000, 3000];
 
@@ -52,10 +55,35 @@ pub async fn take(gates: &[Node], lock_timeout_ms: u32) -> Result<(), WorkflowEr
          SET LOCAL idle_in_transaction_session_timeout = '10s'; \
          LOCK TABLE pgdog.gate IN SHARE ROW EXCLUSIVE MODE"
     );
+    // A node that is frozen does not even say that the lock was not to be had in time.
+    let limit = Duration::from_millis(u64::from(lock_timeout_ms)) + ANSWER;
     for gate in gates {
-        gate.batch("taking the gate", &sql).await?;
+        within(
+            limit,
+            "taking the gate",
+            gate.batch("taking the gate", &sql),
+        )
+        .await?;
     }
     Ok(())
+}
+
+/// Waits no longer than this for a node's answer.
+///
+/// # Errors
+/// [`WorkflowError::NoAnswer`], or what the work itself says.
+pub async fn within<T>(
+    limit: Duration,
+    doing: &'static str,
+    work: impl Future<Output = Result<T, WorkflowError>>,
+) -> Result<T, WorkflowError> {
+    match timeout(limit, work).await {
+        Ok(result) => result,
+        Err(_) => Err(WorkflowError::NoAnswer {
+            doing,
+            limit_ms: limit.as_millis(),
+        }),
+    }
 }
 
 /// Ends the transactions that hold the gates.

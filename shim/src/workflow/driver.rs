@@ -88,14 +88,12 @@ impl Driver {
                 Ok(Outcome::Busy | Outcome::Finished | Outcome::Interrupted) => {
                     self.unreachable = 0;
                 }
-                Err(WorkflowError::Unreachable { .. } | WorkflowError::Silent { .. })
-                    if self.unreachable >= UNREACHABLE_AFTER =>
-                {
-                    stop_without_target(&site, task).await?;
-                }
                 Err(error) => {
-                    self.unreachable += 1;
                     self.note(task, &error).await;
+                    self.unreachable += 1;
+                    if self.unreachable > UNREACHABLE_AFTER {
+                        stop_without_target(&site, task).await?;
+                    }
                 }
             }
         }
@@ -195,16 +193,13 @@ async fn step(work: &Work<'_>, state: State) -> Result<Next, WorkflowError> {
         State::Deciding => fence::decide(work).await,
         State::Activating => cleanup::activate(work).await,
         State::Cleaning => cleanup::clean(work).await,
-        State::Fencing if undo => {
-            super::recover::settle(work).await?;
-            cleanup::undo(work).await
-        }
         State::Validating
         | State::SyncingSchema
         | State::SyncingData
         | State::Indexing
         | State::Replicating
         | State::AwaitingCutover
+        | State::Fencing
         | State::Broken
         | State::Lost
             if undo =>
@@ -288,6 +283,12 @@ async fn stop_without_target(site: &Site, task: TaskId) -> Result<(), WorkflowEr
     let row = task::read(&lead, task).await?;
     let state = row.state()?;
     if !row.stopping || !state.is_before_point_of_no_return() || state == State::Deciding {
+        return Ok(());
+    }
+    if let Some(address) = site.new_shard(row.shard()?)
+        && Node::connect(site, address, Some(task)).await.is_ok()
+    {
+        // It is back: the usual way is the better one.
         return Ok(());
     }
     let mut old = Vec::new();

@@ -23,6 +23,14 @@ pub enum WorkflowError {
         /// The limit.
         limit_ms: u128,
     },
+    /// A node is connected, yet does not answer; it may be frozen.
+    #[error("{doing}: no answer within {limit_ms} ms")]
+    NoAnswer {
+        /// What was being done.
+        doing: &'static str,
+        /// The limit.
+        limit_ms: u128,
+    },
     /// A statement failed.
     #[error("{doing} on {node}: {}", describe(source))]
     Sql {
@@ -54,7 +62,11 @@ impl WorkflowError {
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
             Self::Unreachable { source, .. } | Self::Sql { source, .. } => source.code(),
-            Self::Silent { .. } | Self::Tool { .. } | Self::Wrong(_) | Self::Fault(_) => None,
+            Self::Silent { .. }
+            | Self::NoAnswer { .. }
+            | Self::Tool { .. }
+            | Self::Wrong(_)
+            | Self::Fault(_) => None,
         }
     }
 
@@ -67,7 +79,10 @@ impl WorkflowError {
                 None => false,
             },
             Self::Tool { .. } | Self::Wrong(_) => true,
-            Self::Unreachable { .. } | Self::Silent { .. } | Self::Fault(_) => false,
+            Self::Unreachable { .. }
+            | Self::Silent { .. }
+            | Self::NoAnswer { .. }
+            | Self::Fault(_) => false,
         }
     }
 

@@ -10,7 +10,7 @@ use pgdog_core::workflow::{Event, State};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::cut::{pause_at_random, release, take};
+use super::cut::{ANSWER, pause_at_random, release, take, within};
 use super::data::{self, Watched};
 use super::error::WorkflowError;
 use super::flip::{self, Flip};
@@ -68,15 +68,12 @@ pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
         match take(&sessions.gates, lock_timeout_ms).await {
             Ok(()) => return fenced(work, &sessions, &flip, started).await,
             Err(error) => {
-                let holders = look::holders(&sessions.gates).await;
                 release(&sessions.gates).await;
                 if !error.is_lock_conflict() {
                     return Err(error);
                 }
-                blocked = match holders {
-                    Ok(holders) => look::named(&holders),
-                    Err(_) => error.to_string(),
-                };
+                // Whoever was in the way for so long is still there.
+                blocked = look::named(&look::holders(&sessions.gates).await?);
                 tracing::info!(task_id = %work.task.id(), lock_timeout_ms, %blocked, "gate is held");
             }
         }
@@ -129,38 +126,48 @@ async fn fenced(
     flip: &Flip,
     started: Instant,
 ) -> Result<Next, WorkflowError> {
-    match proved(work, sessions, flip).await {
-        Ok(None) => {}
-        Ok(Some(why)) => {
-            release(&sessions.gates).await;
-            return Ok(Next::Advance(Event::FenceFailed, json!({ "error": why })));
+    let proof = proved(work, sessions, flip);
+    let proof = within(MARKER_LIMIT + ANSWER, "waiting for the marker", proof).await;
+    if !matches!(proof, Ok(Proof::Equal)) {
+        release(&sessions.gates).await;
+    }
+    match proof? {
+        Proof::Equal => {}
+        Proof::Late => {
+            // With the gates open: the stream needs a moment for itself.
+            sleep(MARKER_LIMIT).await;
+            let error = format!(
+                "the marker did not reach the new shard within {} ms",
+                MARKER_LIMIT.as_millis()
+            );
+            return Ok(Next::Advance(Event::FenceFailed, json!({ "error": error })));
         }
-        Err(error) => {
-            release(&sessions.gates).await;
-            return Err(error);
+        Proof::Changed => {
+            let error = "the omni tables' definitions changed since the copy began";
+            return Ok(Next::Advance(Event::SlotLost, json!({ "error": error })));
         }
     }
     flip::flip(work, sessions, flip, started).await
 }
 
-/// None when the new shard is proved to be equal; otherwise why it is not.
-async fn proved(
-    work: &Work<'_>,
-    sessions: &Sessions,
-    flip: &Flip,
-) -> Result<Option<String>, WorkflowError> {
+enum Proof {
+    /// The new shard has all of shard 0's omni rows, in the same tables.
+    Equal,
+    /// The marker is not there yet.
+    Late,
+    /// The copy is of other tables than shard 0 has now.
+    Changed,
+}
+
+async fn proved(work: &Work<'_>, sessions: &Sessions, flip: &Flip) -> Result<Proof, WorkflowError> {
     let Some(first) = sessions.gates.first() else {
         return Err(WorkflowError::Wrong("no shard serves".into()));
     };
-    let (arrived, same) =
-        tokio::try_join!(marker_arrives(work, &flip.gid), schema_is_same(work, first))?;
-    Ok(match (arrived, same) {
-        (false, _) => Some(format!(
-            "the marker did not reach the new shard within {} ms",
-            MARKER_LIMIT.as_millis()
-        )),
-        (true, false) => Some("the omni tables' definitions changed since the copy".into()),
-        (true, true) => None,
+    let proof = tokio::try_join!(marker_arrives(work, &flip.gid), schema_is_same(work, first))?;
+    Ok(match proof {
+        (_, false) => Proof::Changed,
+        (false, true) => Proof::Late,
+        (true, true) => Proof::Equal,
     })
 }
 

@@ -12,12 +12,15 @@
 //! A prepared transaction that took the gate still holds it: that PREPARE succeeds proves that no
 //! gate was ever let go. Whatever goes wrong after 1 is settled by `recover`.
 
+use std::time::Duration;
+
 use futures_util::future::{join_all, try_join_all};
 use pgdog_core::ids::TopologyVersion;
-use pgdog_core::workflow::Event;
+use pgdog_core::workflow::{Event, State};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::cut::{ANSWER, release, within};
 use super::error::WorkflowError;
 use super::fence::Sessions;
 use super::gid::FlipGid;
@@ -25,6 +28,9 @@ use super::node::{Node, ident, literal};
 use super::recover::{self, Ending, Settled};
 use super::task;
 use super::work::{Next, Work};
+
+/// Limit for all PREPAREs together: past it somebody is frozen, and the gates open again.
+const PREPARES: Duration = Duration::from_secs(10);
 
 /// All that the flip will say, worked out before any gate is taken.
 pub struct Flip {
@@ -85,10 +91,10 @@ pub async fn flip(
     started: Instant,
 ) -> Result<Next, WorkflowError> {
     let task = work.task.id();
-    if let Err(error) = write(work, sessions, flip).await {
-        tracing::warn!(task_id = %task, gid = %flip.gid, %error, "flip was not prepared");
-        let all = sessions.gates.iter().chain([&sessions.new]);
-        join_all(all.map(|node| node.batch("opening the gate", "ROLLBACK"))).await;
+    let written = within(ANSWER, "writing the flip", write(work, sessions, flip)).await;
+    if let Err(error) = written {
+        tracing::warn!(task_id = %task, gid = %flip.gid, %error, "flip was not written");
+        release(&sessions.gates).await;
         return settled(work, None, error).await;
     }
     let prepare = format!("PREPARE TRANSACTION {}", literal(&flip.gid.to_string()));
@@ -102,16 +108,11 @@ pub async fn flip(
         )
         .await
     };
-    if let Err(error) = prepared.await {
+    if let Err(error) = within(PREPARES, "preparing the flip", prepared).await {
         tracing::warn!(task_id = %task, gid = %flip.gid, %error, "flip was not prepared");
-        // What could not be prepared is rolled back already or hangs in a session of ours.
-        join_all(
-            sessions
-                .gates
-                .iter()
-                .map(|n| n.batch("opening the gate", "ROLLBACK")),
-        )
-        .await;
+        // What could not be prepared is rolled back already or hangs in a session of ours. A
+        // PREPARE that a frozen node does later is found by whoever settles next.
+        release(&sessions.gates).await;
         return settled(work, None, error).await;
     }
     // Every vote is in. From here on only the new shard knows.
@@ -172,7 +173,7 @@ async fn settled(
         Settled::RolledBack => {
             let held = task::read(work.lead, work.task.id()).await?.state()?;
             let event = match held {
-                pgdog_core::workflow::State::Deciding => Event::RolledBack,
+                State::Deciding => Event::RolledBack,
                 _ => Event::FenceFailed,
             };
             Next::Advance(event, json!({ "error": error.to_string() }))

@@ -39,7 +39,10 @@ impl Node {
             .user(&site.user)
             .application_name("pgdog workflow")
             .connect_timeout(site.connect_timeout)
-            .keepalives_idle(Duration::from_secs(10));
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3)
+            .tcp_user_timeout(Duration::from_secs(30));
         if let Some(password) = &site.password {
             config.password(password);
         }

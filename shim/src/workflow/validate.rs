@@ -3,6 +3,7 @@
 use pgdog_core::workflow::Event;
 use serde_json::{Value, json};
 
+use super::cleanup;
 use super::error::WorkflowError;
 use super::facts::{self, Witnesses};
 use super::guards::{self, Verdict};
@@ -31,6 +32,10 @@ pub async fn validate(work: &Work<'_>) -> Result<Next, WorkflowError> {
         tracing::warn!(task_id = %work.task.id(), guard = finding.guard, "{}", finding.reason);
     }
     if let Some(error) = guards::blockers(&findings) {
+        // One who died after the freeze may have been luckier with the guards.
+        for node in &serving {
+            cleanup::thaw(node, work.task.id()).await?;
+        }
         return Ok(Next::Advance(
             Event::GuardsFailed,
             json!({ "error": error }),

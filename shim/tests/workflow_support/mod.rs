@@ -118,7 +118,7 @@ impl Shop {
                 return status;
             }
             assert!(
-                !matches!(status.as_str(), "aborted" | "done" | "broken"),
+                !matches!(status.as_str(), "aborted" | "done"),
                 "task is {status} while {states:?} was expected: {error:?}"
             );
             assert!(
