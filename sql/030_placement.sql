@@ -144,6 +144,10 @@ BEGIN
     ELSE
         PERFORM pgdog.require_declarable(target);
     END IF;
+    IF key_type NOT IN ('bigint', 'varchar', 'uuid') THEN
+        RAISE EXCEPTION 'data type "%" cannot be a sharding key', key_type
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use bigint, varchar or uuid.';
+    END IF;
     PERFORM pgdog.lock_placement(target);
 
     wanted.column_name := key_column;

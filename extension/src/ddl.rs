@@ -147,13 +147,13 @@ unsafe fn creates_temporary(variable: *mut pg_sys::RangeVar) -> bool {
 /// # Safety
 /// `variable` is NULL or a valid range variable.
 unsafe fn is_temporary_name(variable: *mut pg_sys::RangeVar) -> bool {
-    // SAFETY: by the caller's promise; a look-up in the system cache.
-    unsafe {
-        !variable.is_null()
-            && named(variable).is_some_and(|relation| {
-                pg_sys::get_rel_persistence(relation) == pg_sys::RELPERSISTENCE_TEMP as i8
-            })
-    }
+    // SAFETY: by the caller's promise.
+    !variable.is_null() && unsafe { named(variable) }.is_some_and(is_temporary_relation)
+}
+
+fn is_temporary_relation(relation: pg_sys::Oid) -> bool {
+    // SAFETY: a look-up in the system cache.
+    unsafe { pg_sys::get_rel_persistence(relation) == pg_sys::RELPERSISTENCE_TEMP as i8 }
 }
 
 fn drops_temporary(drop: &pg_sys::DropStmt) -> bool {
@@ -164,9 +164,12 @@ fn drops_temporary(drop: &pg_sys::DropStmt) -> bool {
     ) {
         return false;
     }
-    // SAFETY: for these kinds of objects, every member is a list of names.
+    // SAFETY: for these kinds of objects, every member is a list of names. What isn't there is
+    // nobody's: DROP itself says so.
     unsafe {
-        pointers(drop.objects)
-            .all(|names| is_temporary_name(pg_sys::makeRangeVarFromNameList(names.cast())))
+        pointers(drop.objects).all(|names| {
+            let variable = pg_sys::makeRangeVarFromNameList(names.cast());
+            named(variable).is_none_or(is_temporary_relation)
+        })
     }
 }

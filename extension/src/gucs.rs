@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use std::str::FromStr;
 
 use pgdog_core::ids::Epoch;
-use pgdog_core::lsn::{Lsn, Token};
+use pgdog_core::lsn::Token;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
 
@@ -82,6 +82,11 @@ fn define_of_node() {
         GucContext::Userset,
         GucFlags::default(),
     );
+    define_fence();
+    define_wait();
+}
+
+fn define_fence() {
     text_with(
         (
             c"pgdog.epoch",
@@ -89,24 +94,6 @@ fn define_of_node() {
         ),
         (&EPOCH, GucContext::Userset),
         (Some(check_epoch), Some(assign_epoch)),
-    );
-    text_with(
-        (
-            c"pgdog.wait_lsn",
-            c"SET waits until this position is replayed here, without a snapshot.",
-        ),
-        (&WAIT_LSN, GucContext::Userset),
-        (Some(check_lsn), None),
-    );
-    GucRegistry::define_int_guc(
-        c"pgdog.wait_lsn_timeout",
-        c"Longest wait of SET pgdog.wait_lsn.",
-        c"0 looks once and does not wait.",
-        &WAIT_LSN_TIMEOUT,
-        0,
-        i32::MAX,
-        GucContext::Userset,
-        GucFlags::UNIT_MS,
     );
     GucRegistry::define_bool_guc(
         c"pgdog.allow_direct_writes",
@@ -131,6 +118,27 @@ fn define_of_node() {
         ),
         (&TASK_ID, GucContext::Suset),
         (Some(check_number), None),
+    );
+}
+
+fn define_wait() {
+    text_with(
+        (
+            c"pgdog.wait_lsn",
+            c"SET waits until this position is replayed here, without a snapshot.",
+        ),
+        (&WAIT_LSN, GucContext::Userset),
+        (Some(check_position), None),
+    );
+    GucRegistry::define_int_guc(
+        c"pgdog.wait_lsn_timeout",
+        c"Longest wait of SET pgdog.wait_lsn.",
+        c"0 looks once and does not wait.",
+        &WAIT_LSN_TIMEOUT,
+        0,
+        i32::MAX,
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
     );
 }
 
@@ -257,7 +265,7 @@ macro_rules! check_hook {
 }
 
 check_hook!(check_epoch, |text| Epoch::from_str(text).is_ok());
-check_hook!(check_lsn, |text| Lsn::from_str(text).is_ok());
+check_hook!(check_position, crate::wait::is_position);
 check_hook!(check_token, |text| Token::from_str(text).is_ok());
 check_hook!(check_number, |text| i64::from_str(text)
     .is_ok_and(|number| number >= 0));

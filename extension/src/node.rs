@@ -1,7 +1,19 @@
 //! Who this server is and how far it has come.
 
+use pgdog_core::ids::Timeline;
 use pgdog_core::lsn::Lsn;
 use pgrx::prelude::*;
+
+// Not bound by pgrx. Called inside `pg_guard_ffi_boundary` only.
+unsafe extern "C-unwind" {
+    fn readTimeLineHistory(timeline: pg_sys::TimeLineID) -> *mut pg_sys::List;
+    fn tliInHistory(timeline: pg_sys::TimeLineID, history: *mut pg_sys::List) -> bool;
+    fn tliSwitchPoint(
+        timeline: pg_sys::TimeLineID,
+        history: *mut pg_sys::List,
+        next: *mut pg_sys::TimeLineID,
+    ) -> pg_sys::XLogRecPtr;
+}
 
 /// Last replayed position in recovery, else the insert position. Asked anew each time: a
 /// promotion may come in between.
@@ -17,7 +29,7 @@ pub(crate) fn replayed() -> Lsn {
 }
 
 /// Timeline of that position. (The one of pg_control lags behind a promotion.)
-fn timeline() -> u32 {
+pub(crate) fn timeline() -> u32 {
     let mut timeline = 0;
     // SAFETY: reads shared memory; the pointer is valid for the call.
     unsafe {
@@ -27,6 +39,21 @@ fn timeline() -> u32 {
         } else {
             pg_sys::GetWALInsertionTimeLine()
         }
+    }
+}
+
+/// Where this server's history left an older timeline; 0 if it never was on it, or the history
+/// file isn't here: then nothing of that timeline is vouched for.
+pub(crate) fn left_timeline_at(left: Timeline, own: Timeline) -> Lsn {
+    // SAFETY: reads a small file into a list of this memory context; errors pass the boundary.
+    unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            let history = readTimeLineHistory(own.0);
+            if !tliInHistory(left.0, history) {
+                return Lsn(0);
+            }
+            Lsn(tliSwitchPoint(left.0, history, std::ptr::null_mut()))
+        })
     }
 }
 

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
-use pgdog_core::lsn::Lsn;
+use pgdog_core::ids::{ShardNumber, Timeline};
+use pgdog_core::lsn::{Lsn, Position, Token};
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
 
@@ -19,21 +20,25 @@ const BRISK: Duration = Duration::from_millis(50);
 const BRISK_POLL_MS: c_long = 1;
 const SLOW_POLL_MS: c_long = 5;
 
-/// Waits until the position is replayed here (inserted, on a primary).
+/// True for what the parameter takes: `X/Y` or `X/Y@TLI`.
+pub(crate) fn is_position(text: &str) -> bool {
+    position(text).is_some()
+}
+
+/// Waits until the position is replayed here (inserted, on a primary). With a timeline, this
+/// server must also be on it, or on one that forked from it behind the position.
 ///
 /// Raises 58000 with `eta_ms=N` in DETAIL when `pgdog.wait_lsn_timeout` is over; `eta_ms=unknown`
 /// if nothing was replayed meanwhile. Raises 25001 where waiting cannot help any more: the
 /// transaction's snapshot is older than the wait, or replay could wait for a snapshot held here.
 pub(crate) fn until_replayed(value: Option<CString>) {
-    let text = value
-        .and_then(|value| value.into_string().ok())
-        .unwrap_or_default();
-    let Ok(floor) = Lsn::from_str(&text) else {
+    let text = value.and_then(|value| value.into_string().ok());
+    let Some((floor, timeline)) = text.as_deref().and_then(position) else {
         return; // empty: nothing to wait for
     };
     refuse_old_snapshot();
     let first = node::replayed();
-    if first >= floor {
+    if is_reached(floor, timeline) {
         return;
     }
     let started = Instant::now();
@@ -43,13 +48,8 @@ pub(crate) fn until_replayed(value: Option<CString>) {
         let elapsed = started.elapsed();
         if elapsed >= timeout {
             let now = node::replayed();
-            if now >= floor {
-                return;
-            }
             raise(&Fault::NoReplicaCaughtUp {
-                shard: topology::current()
-                    .map(|here| here.shard)
-                    .unwrap_or_default(),
+                shard: shard(),
                 floor,
                 best: Some(now),
                 eta_ms: eta_ms(floor, (first, now), elapsed),
@@ -62,10 +62,38 @@ pub(crate) fn until_replayed(value: Option<CString>) {
             SLOW_POLL_MS
         };
         nap(poll_ms.min(left_ms.max(1)));
-        if node::replayed() >= floor {
+        if is_reached(floor, timeline) {
             return;
         }
     }
+}
+
+fn position(text: &str) -> Option<Position> {
+    Token::from_str(text).ok()?.bare
+}
+
+/// True if everything up to the floor is here. Raises 58000 if it never will be.
+fn is_reached(floor: Lsn, asked: Option<Timeline>) -> bool {
+    if node::replayed() < floor {
+        return false;
+    }
+    let (Some(asked), own) = (asked, Timeline(node::timeline())) else {
+        return true;
+    };
+    if asked >= own {
+        // A standby that is still on an older timeline has other bytes at this position.
+        return asked == own;
+    }
+    let forked_at = node::left_timeline_at(asked, own);
+    if forked_at < floor {
+        raise(&Fault::WriteLostInFailover {
+            shard: shard(),
+            floor,
+            timeline: own,
+            forked_at,
+        });
+    }
+    true
 }
 
 /// Sleeps, unless the latch is set; a cancel or a timeout of the statement raises.
@@ -96,10 +124,8 @@ fn refuse_old_snapshot() {
             "pgdog.wait_lsn must be set before any query of the transaction",
             "pgdog",
         )
-        .set_detail(
-            "This transaction already holds a snapshot, which would not see what the wait is for.",
-        )
-        .set_hint("SET pgdog.wait_lsn first in a transaction, outside functions and open cursors.")
+        .set_detail("This transaction holds a snapshot that is older than the wait.")
+        .set_hint("SET pgdog.wait_lsn first in a transaction, outside functions and cursors.")
         .report(PgLogLevel::ERROR);
     }
 }
@@ -113,4 +139,10 @@ fn eta_ms(floor: Lsn, (first, now): (Lsn, Lsn), elapsed: Duration) -> Option<u64
     let left = u128::from(floor.0.saturating_sub(now.0));
     let eta = left * elapsed.as_millis().max(1) / u128::from(replayed);
     u64::try_from(eta).ok()
+}
+
+fn shard() -> ShardNumber {
+    topology::current()
+        .map(|here| here.shard)
+        .unwrap_or_default()
 }

@@ -1,0 +1,126 @@
+-- Every kind of statement of an older epoch is refused before it does anything.
+\set SHOW_CONTEXT never
+\set VERBOSITY terse
+INSERT INTO tenants VALUES (1, 0, 'one');
+INSERT INTO orders VALUES (1, 1, 'first');
+CREATE TABLE ledger (id bigint, tenant_id bigint) PARTITION BY RANGE (id);
+CREATE TABLE ledger_low PARTITION OF ledger FOR VALUES FROM (0) TO (100);
+CREATE TABLE lines (tenant bigint REFERENCES tenants ON DELETE CASCADE, t text);
+CREATE VIEW some_tenants AS SELECT * FROM tenants;
+CREATE FUNCTION write_tenant() RETURNS void LANGUAGE sql AS
+    $$ INSERT INTO tenants VALUES (99, 0, 'f') $$;
+SELECT pgdog.omni_table('ledger');
+SELECT pgdog.omni_table('lines');
+GRANT ALL ON ALL TABLES IN SCHEMA public TO regress_owner;
+ALTER TABLE ledger OWNER TO regress_owner;
+ALTER TABLE ledger_low OWNER TO regress_owner;
+ALTER TABLE lines OWNER TO regress_owner;
+SELECT epoch AS now, epoch - 1 AS before FROM pgdog.topology \gset
+SET ROLE regress_owner;
+
+-- a session of today
+SET pgdog.epoch = :'now';
+INSERT INTO tenants VALUES (2, 0, 'two');
+INSERT INTO ledger_low VALUES (1, 1);
+INSERT INTO orders VALUES (2, 2, 'second');
+UPDATE orders SET note = 'changed' WHERE id = 2;
+
+-- a session of yesterday
+SET pgdog.epoch = :'before';
+INSERT INTO tenants VALUES (3, 0, 'three');
+\echo :LAST_ERROR_SQLSTATE
+UPDATE tenants SET name = 'x';
+DELETE FROM tenants WHERE false;
+MERGE INTO tenants t USING (VALUES (7)) v(id) ON t.id = v.id
+    WHEN NOT MATCHED THEN INSERT VALUES (7, 0, 'seven');
+WITH gone AS (DELETE FROM tenants RETURNING 1) SELECT count(*) FROM gone;
+COPY tenants FROM '/dev/null';
+\echo :LAST_ERROR_SQLSTATE
+COPY orders FROM '/dev/null';
+TRUNCATE tenants;
+\echo :LAST_ERROR_SQLSTATE
+TRUNCATE plans, tenants CASCADE;
+INSERT INTO some_tenants VALUES (4, 0, 'view');
+INSERT INTO ledger VALUES (2, 1);
+INSERT INTO ledger_low VALUES (2, 1);
+SELECT write_tenant();
+DO $$ BEGIN UPDATE orders SET note = 'do'; END $$;
+PREPARE p AS INSERT INTO tenants VALUES (5, 0, 'prepared');
+EXECUTE p;
+EXPLAIN ANALYZE INSERT INTO tenants VALUES (5, 0, 'explained');
+EXPLAIN (COSTS off) INSERT INTO tenants VALUES (5, 0, 'explained');
+SELECT * FROM orders;
+\echo :LAST_ERROR_SQLSTATE
+SELECT * FROM plans WHERE id IN (SELECT id FROM orders);
+SELECT * FROM orders FOR UPDATE;
+COPY (SELECT * FROM orders) TO stdout;
+
+-- omni reads and undeclared tables don't care
+SELECT count(*) FROM tenants;
+INSERT INTO plans VALUES (1, 'free');
+CREATE TEMP TABLE scratch AS SELECT 1 AS tenant_id;
+INSERT INTO scratch VALUES (2);
+
+-- growth: sharded statements stay right, omni writes and fanned out reads don't
+RESET ROLE;
+BEGIN;
+UPDATE pgdog.topology SET version = version + 1, shards = shards + 1, epoch = epoch + 1;
+SET LOCAL ROLE regress_owner;
+SET LOCAL pgdog.epoch = :'now';
+INSERT INTO orders VALUES (3, 1, 'third');
+SELECT count(*) FROM orders;
+SAVEPOINT one;
+INSERT INTO tenants VALUES (8, 0, 'eight');
+ROLLBACK TO one;
+SET LOCAL pgdog.fan_out = on;
+SELECT count(*) FROM orders;
+ROLLBACK;
+
+-- entering the gate speaks for the transaction, and ends with its savepoint
+SET ROLE regress_owner;
+SET pgdog.epoch = :'before';
+BEGIN;
+SELECT epoch = :'now' AS today, shards FROM pgdog.omni_enter();
+INSERT INTO tenants VALUES (9, 0, 'nine');
+SAVEPOINT one;
+INSERT INTO tenants VALUES (10, 0, 'ten');
+ROLLBACK TO one;
+INSERT INTO orders VALUES (4, 9, 'fourth');
+COMMIT;
+INSERT INTO tenants VALUES (11, 0, 'eleven');
+BEGIN;
+SAVEPOINT one;
+SELECT epoch = :'now' AS today FROM pgdog.omni_enter();
+RELEASE one;
+INSERT INTO tenants VALUES (11, 0, 'eleven');
+ROLLBACK;
+BEGIN;
+SAVEPOINT one;
+SELECT epoch = :'now' AS today FROM pgdog.omni_enter();
+ROLLBACK TO one;
+INSERT INTO tenants VALUES (11, 0, 'eleven');
+ROLLBACK;
+
+-- an error of the statement itself keeps its own code and context
+\set VERBOSITY default
+\set SHOW_CONTEXT always
+DO $$ BEGIN RAISE EXCEPTION 'mine' USING ERRCODE = 'AB123'; END $$;
+\echo :LAST_ERROR_SQLSTATE
+\set SHOW_CONTEXT never
+SELECT id FROM tenants ORDER BY id;
+RESET ROLE;
+RESET pgdog.epoch;
+
+-- who wrote tenants holds the gate, who wrote orders doesn't
+BEGIN;
+INSERT INTO orders VALUES (5, 1, 'fifth');
+SELECT count(*) FROM pg_locks WHERE relation = 'pgdog.gate'::regclass AND pid = pg_backend_pid();
+INSERT INTO lines VALUES (1, 'x');
+SELECT mode FROM pg_locks WHERE relation = 'pgdog.gate'::regclass AND pid = pg_backend_pid();
+ROLLBACK;
+DROP VIEW some_tenants;
+DROP FUNCTION write_tenant();
+SELECT pgdog.unshard_table('ledger'), pgdog.unshard_table('lines');
+DROP TABLE ledger, lines;
+DELETE FROM tenants;
+TRUNCATE orders, plans;
