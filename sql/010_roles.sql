@@ -8,7 +8,8 @@ BEGIN
 END
 $roles$;
 
-COMMENT ON ROLE pgdog IS 'pgdog: least privilege for the node role of a shim; grant it to a login role';
+COMMENT ON ROLE pgdog IS
+    'pgdog: least privilege for the node role of a shim; grant it to a login role';
 COMMENT ON SCHEMA pgdog IS 'pgdog: what this node knows about the cluster, and the checks it makes';
 
 -- Lag and replay positions of others are visible to monitors only.

@@ -7,7 +7,8 @@ CREATE TABLE pgdog.config (
     created_at timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT config_shard_below_shards CHECK (shard < shards)
 );
-COMMENT ON TABLE pgdog.config IS 'shard number and shard count of this node, kept equal to topology';
+COMMENT ON TABLE pgdog.config IS
+    'shard number and shard count of this node, kept equal to topology';
 CREATE UNIQUE INDEX config_one_row ON pgdog.config ((true));
 
 -- The hook reads this row by position: new columns go to the end (topology.rs).
@@ -24,12 +25,17 @@ CREATE TABLE pgdog.topology (
     CONSTRAINT topology_empty_has_no_shard CHECK ((state = 'empty') = (shard IS NULL)),
     CONSTRAINT topology_serving_shard CHECK (state <> 'serving' OR shard BETWEEN 0 AND shards - 1)
 );
-COMMENT ON TABLE pgdog.topology IS 'the one row that says what this node is and how large the cluster is';
-COMMENT ON COLUMN pgdog.topology.version IS 'cluster-wide, changed by flips only, equal on every shard once a flip is finished';
+COMMENT ON TABLE pgdog.topology IS
+    'the one row that says what this node is and how large the cluster is';
+COMMENT ON COLUMN pgdog.topology.version IS
+    'cluster-wide, changed by flips only, equal on every shard once a flip is finished';
 COMMENT ON COLUMN pgdog.topology.shards IS 'number of serving shards';
-COMMENT ON COLUMN pgdog.topology.state IS 'empty: not declared yet; provisioning: being filled; serving';
-COMMENT ON COLUMN pgdog.topology.epoch IS 'fence counter of this node: rises with every flip and every change of placement here';
-COMMENT ON COLUMN pgdog.topology.placement_epoch IS 'epoch of the last change that could move rows of a sharded table';
+COMMENT ON COLUMN pgdog.topology.state IS
+    'empty: not declared yet; provisioning: being filled; serving';
+COMMENT ON COLUMN pgdog.topology.epoch IS
+    'fence counter of this node: rises with every flip and every change of placement here';
+COMMENT ON COLUMN pgdog.topology.placement_epoch IS
+    'epoch of the last change that could move rows of a sharded table';
 COMMENT ON COLUMN pgdog.topology.shard IS 'number of this shard, from 0; NULL while empty';
 CREATE UNIQUE INDEX topology_one_row ON pgdog.topology ((true));
 
@@ -37,17 +43,20 @@ INSERT INTO pgdog.topology VALUES (0, 0, 'empty', 0, 0, NULL);
 
 CREATE TABLE pgdog.shards (
     shard         integer NOT NULL CONSTRAINT shards_shard_positive CHECK (shard >= 0),
-    role          text    NOT NULL CONSTRAINT shards_role CHECK (role IN ('primary', 'replica', 'auto')),
+    role          text    NOT NULL
+        CONSTRAINT shards_role CHECK (role IN ('primary', 'replica', 'auto')),
     host          text    NOT NULL,
     port          integer NOT NULL CONSTRAINT shards_port CHECK (port BETWEEN 1 AND 65535),
     database_name text    NOT NULL,
     CONSTRAINT shards_pkey PRIMARY KEY (host, port, database_name)
 );
-COMMENT ON TABLE pgdog.shards IS 'where the nodes of the cluster are, as the shims last declared them';
+COMMENT ON TABLE pgdog.shards IS
+    'where the nodes of the cluster are, as the shims last declared them';
 
 CREATE TABLE pgdog.gate ();
 COMMENT ON TABLE pgdog.gate IS
-    'empty for ever: a lock tag. Omni writers hold it ROW EXCLUSIVE, a flip holds it SHARE ROW EXCLUSIVE';
+    'empty for ever: a lock tag. Omni writers hold it ROW EXCLUSIVE, a flip holds it SHARE ROW '
+    'EXCLUSIVE';
 
 CREATE FUNCTION pgdog.invalidate() RETURNS trigger
 LANGUAGE c AS 'MODULE_PATHNAME', 'pgdog_invalidate';
@@ -101,7 +110,8 @@ BEGIN
     RETURN NULL;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.mirror_topology() IS 'trigger: keeps pgdog.config equal to pgdog.topology';
+COMMENT ON FUNCTION pgdog.mirror_topology() IS
+    'trigger: keeps pgdog.config equal to pgdog.topology';
 
 CREATE TRIGGER topology_check BEFORE INSERT OR UPDATE OR DELETE ON pgdog.topology
     FOR EACH ROW EXECUTE FUNCTION pgdog.check_topology_change();
@@ -146,7 +156,8 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION pgdog.install_node(integer, integer) IS
-    'turns an empty node into the serving shard `shard` of `shards`; nothing happens if it is that already';
+    'turns an empty node into the serving shard `shard` of `shards`; nothing happens if it is '
+    'that already';
 
 CREATE FUNCTION pgdog.provision_node(shard integer) RETURNS void
 LANGUAGE plpgsql STRICT SECURITY DEFINER
@@ -169,10 +180,13 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION pgdog.provision_node(integer) IS
-    'turns an empty node into the shard to be: client writes to registered tables are refused until it serves';
+    'turns an empty node into the shard to be: client writes to registered tables are refused '
+    'until it serves';
 
-REVOKE ALL ON FUNCTION pgdog.install_node(integer, integer), pgdog.provision_node(integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION pgdog.install_node(integer, integer), pgdog.provision_node(integer) TO pgdog;
+REVOKE ALL ON FUNCTION pgdog.install_node(integer, integer),
+    pgdog.provision_node(integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pgdog.install_node(integer, integer),
+    pgdog.provision_node(integer) TO pgdog;
 GRANT SELECT ON pgdog.config, pgdog.topology, pgdog.shards TO PUBLIC;
 GRANT INSERT, UPDATE, DELETE ON pgdog.shards TO pgdog;
 
@@ -180,4 +194,26 @@ CREATE FUNCTION pgdog.omni_enter(OUT version bigint, OUT epoch bigint, OUT shard
 RETURNS SETOF record
 LANGUAGE c VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'omni_enter_wrapper';
 COMMENT ON FUNCTION pgdog.omni_enter() IS
-    'takes the gate for this transaction, waiting for a flip in progress, and answers with the topology as it is then; the caller promises to write on that many shards';
+    'takes the gate for this transaction, waiting for a flip in progress, and answers with the '
+    'topology as it is then; the caller promises to write on that many shards';
+
+CREATE FUNCTION pgdog.follow_epoch(epoch bigint) RETURNS void
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'follow_epoch_wrapper';
+COMMENT ON FUNCTION pgdog.follow_epoch(bigint) IS
+    'the transaction that raised the epoch itself goes on by the new one, unless it was stale before';
+
+CREATE FUNCTION pgdog.raise_epoch() RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    raised bigint;
+BEGIN
+    UPDATE pgdog.topology t SET epoch = t.epoch + 1 WHERE t.state <> 'empty'
+    RETURNING t.epoch INTO raised;
+    PERFORM pgdog.follow_epoch(raised);
+END
+$function$;
+COMMENT ON FUNCTION pgdog.raise_epoch() IS
+    'placement changes here, in this transaction: older epochs are refused from its commit on';
+REVOKE ALL ON FUNCTION pgdog.follow_epoch(bigint), pgdog.raise_epoch() FROM PUBLIC;

@@ -4,11 +4,13 @@
 CREATE TABLE pgdog.sharded_tables (
     schema_name   text        NOT NULL DEFAULT 'public',
     table_name    text        NOT NULL,
-    column_name   text        NOT NULL CONSTRAINT sharded_tables_column_named CHECK (column_name <> ''),
+    column_name   text        NOT NULL
+        CONSTRAINT sharded_tables_column_named CHECK (column_name <> ''),
     data_type     text        NOT NULL
         CONSTRAINT sharded_tables_data_type CHECK (data_type IN ('bigint', 'varchar', 'uuid')),
     strategy      text        NOT NULL
-        CONSTRAINT sharded_tables_strategy CHECK (strategy IN ('hash', 'lookup_query', 'lookup', 'mapping')),
+        CONSTRAINT sharded_tables_strategy CHECK (
+            strategy IN ('hash', 'lookup_query', 'lookup', 'mapping')),
     lookup_query  text,
     lookup_result text        NOT NULL DEFAULT 'value'
         CONSTRAINT sharded_tables_lookup_result CHECK (lookup_result IN ('value', 'shard')),
@@ -18,17 +20,23 @@ CREATE TABLE pgdog.sharded_tables (
     CONSTRAINT sharded_tables_pkey PRIMARY KEY (schema_name, table_name, column_name),
     CONSTRAINT sharded_tables_lookup_query_given
         CHECK ((lookup_query IS NOT NULL) = (strategy IN ('lookup_query', 'lookup'))),
-    CONSTRAINT sharded_tables_lookup_table_given CHECK ((lookup_table IS NOT NULL) = (strategy = 'lookup')),
+    CONSTRAINT sharded_tables_lookup_table_given
+        CHECK ((lookup_table IS NOT NULL) = (strategy = 'lookup')),
     CONSTRAINT sharded_tables_mapping_given
         CHECK (strategy <> 'mapping' OR mapping IS NOT NULL),
     CONSTRAINT sharded_tables_shard_excludes_mapping
         CHECK (lookup_result <> 'shard' OR (strategy = 'lookup_query' AND mapping IS NULL))
 );
-COMMENT ON TABLE pgdog.sharded_tables IS 'tables whose rows live on one shard each, and how a key becomes a shard';
-COMMENT ON COLUMN pgdog.sharded_tables.schema_name IS 'schema; empty together with table_name: any schema';
-COMMENT ON COLUMN pgdog.sharded_tables.table_name IS 'table; empty: every table that has the column and is not declared by name';
-COMMENT ON COLUMN pgdog.sharded_tables.lookup_query IS 'lookup_query: one column by $1; lookup: the whole map, two columns';
-COMMENT ON COLUMN pgdog.sharded_tables.lookup_result IS 'shard: the lookup answers the shard number; value: the answer is placed as a key is';
+COMMENT ON TABLE pgdog.sharded_tables IS
+    'tables whose rows live on one shard each, and how a key becomes a shard';
+COMMENT ON COLUMN pgdog.sharded_tables.schema_name IS
+    'schema; empty together with table_name: any schema';
+COMMENT ON COLUMN pgdog.sharded_tables.table_name IS
+    'table; empty: every table that has the column and is not declared by name';
+COMMENT ON COLUMN pgdog.sharded_tables.lookup_query IS
+    'lookup_query: one column by $1; lookup: the whole map, two columns';
+COMMENT ON COLUMN pgdog.sharded_tables.lookup_result IS
+    'shard: the lookup answers the shard number; value: the answer is placed as a key is';
 
 CREATE TABLE pgdog.omnisharded_tables (
     schema_name text        NOT NULL DEFAULT 'public',
@@ -44,11 +52,12 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $function$
 BEGIN
-    UPDATE pgdog.topology SET epoch = epoch + 1 WHERE state <> 'empty';
+    PERFORM pgdog.raise_epoch();
     RETURN NULL;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.placement_changed() IS 'trigger: placement changed here, so older epochs are refused';
+COMMENT ON FUNCTION pgdog.placement_changed() IS
+    'trigger: placement changed here, so older epochs are refused';
 
 CREATE TRIGGER sharded_tables_invalidate AFTER INSERT OR UPDATE OR DELETE ON pgdog.sharded_tables
     FOR EACH ROW EXECUTE FUNCTION pgdog.invalidate();
@@ -61,7 +70,8 @@ ALTER TABLE pgdog.sharded_tables
     ENABLE ALWAYS TRIGGER sharded_tables_epoch,
     ENABLE ALWAYS TRIGGER sharded_tables_truncate;
 
-CREATE TRIGGER omnisharded_tables_invalidate AFTER INSERT OR UPDATE OR DELETE ON pgdog.omnisharded_tables
+CREATE TRIGGER omnisharded_tables_invalidate
+    AFTER INSERT OR UPDATE OR DELETE ON pgdog.omnisharded_tables
     FOR EACH ROW EXECUTE FUNCTION pgdog.invalidate();
 CREATE TRIGGER omnisharded_tables_epoch AFTER INSERT OR UPDATE OR DELETE ON pgdog.omnisharded_tables
     FOR EACH ROW EXECUTE FUNCTION pgdog.placement_changed();
@@ -78,7 +88,8 @@ CREATE TABLE pgdog.task_intents (
     shard      integer,
     created_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE pgdog.task_intents IS 'a row freezes the schema of this node for the life of the task';
+COMMENT ON TABLE pgdog.task_intents IS
+    'a row freezes the schema of this node for the life of the task';
 GRANT SELECT ON pgdog.task_intents TO PUBLIC;
 
 CREATE FUNCTION pgdog.lock_placement(target regclass) RETURNS void
@@ -95,14 +106,16 @@ BEGIN
     IF task IS NOT NULL AND task::text <> current_setting('pgdog.task_id') THEN
         RAISE EXCEPTION 'placement is frozen by task %', task
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = format('Wait for the task, or SELECT pgdog.stop_task(%s) on shard 0.', task);
+                  HINT = format(
+                      'Wait for the task, or SELECT pgdog.stop_task(%s) on shard 0.', task);
     END IF;
     IF target IS NOT NULL THEN
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', target);
     END IF;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.lock_placement(regclass) IS 'holds back all writers whom a change of placement concerns';
+COMMENT ON FUNCTION pgdog.lock_placement(regclass) IS
+    'holds back all writers whom a change of placement concerns';
 
 CREATE FUNCTION pgdog.require_declarable(target regclass) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -121,12 +134,13 @@ BEGIN
        OR rel.relnamespace::regnamespace::text IN ('pg_catalog', 'information_schema', 'pgdog') THEN
         RAISE EXCEPTION '% cannot be declared', target
             USING ERRCODE = 'wrong_object_type',
-                  DETAIL = 'Only ordinary and partitioned tables of users can be sharded or omnisharded.',
+                  DETAIL = 'Only ordinary and partitioned tables of users can be declared.',
                   HINT = 'Declare the topmost table of a partition tree.';
     END IF;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.require_declarable(regclass) IS 'error unless the caller may declare this table';
+COMMENT ON FUNCTION pgdog.require_declarable(regclass) IS
+    'error unless the caller may declare this table';
 
 CREATE FUNCTION pgdog.declare_sharded(
     target regclass, key_column text, key_type text, query text, result text, rules jsonb
@@ -197,11 +211,13 @@ BEGIN
         IF wanted IS NOT DISTINCT FROM found THEN
             RETURN;
         END IF;
-        RAISE EXCEPTION 'table % is already sharded in another way', coalesce(target::text, 'with any name')
+        RAISE EXCEPTION 'table % is already sharded in another way',
+                        coalesce(target::text, 'with any name')
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   DETAIL = format('by column %s, type %s, strategy %s',
                                   found.column_name, found.data_type, found.strategy),
-                  HINT = format('SELECT pgdog.unshard_table(%L) first.', coalesce(target::text, ''));
+                  HINT = format('SELECT pgdog.unshard_table(%L) first.',
+                                coalesce(target::text, ''));
     END IF;
     INSERT INTO pgdog.sharded_tables SELECT wanted.*;
 END
@@ -222,7 +238,8 @@ BEGIN
     RETURN target;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.named_table(text) IS 'table of that name on the search path of the caller, or 42P01';
+COMMENT ON FUNCTION pgdog.named_table(text) IS
+    'table of that name on the search path of the caller, or 42P01';
 
 CREATE FUNCTION pgdog.shard_table(
     table_name text,
@@ -244,7 +261,8 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION pgdog.shard_table(text, text, text, text, text, jsonb) IS
-    'declares a table as sharded by a column (empty table name: every table with that column) and raises the epoch of this node';
+    'declares a table as sharded by a column (empty table name: every table with that column) '
+    'and raises the epoch of this node';
 
 CREATE FUNCTION pgdog.check_lookup_query(lookup_query text, data_type text, lookup_result text)
 RETURNS void
@@ -256,14 +274,15 @@ DECLARE
 BEGIN
     key_type := CASE data_type WHEN 'bigint' THEN 'bigint' WHEN 'uuid' THEN 'uuid' ELSE 'text' END;
     IF lookup_query !~ '\$1\M' OR lookup_query ~ '\$([2-9]|1[0-9])' OR lookup_query ~ ';\s*\S' THEN
-        RAISE EXCEPTION 'lookup query must be one SELECT that refers to $1 and to no other parameter'
+        RAISE EXCEPTION 'lookup query must be one SELECT with $1 as its only parameter'
             USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
     END IF;
     BEGIN
         -- EXPLAIN analyses the query without running it; a write shows as ModifyTable.
-        EXECUTE pg_catalog.format('EXPLAIN (VERBOSE, FORMAT JSON, COSTS off) %s',
-                       pg_catalog.regexp_replace(lookup_query, '\$1\M',
-                                                 '(SELECT NULL::' || key_type || ')', 'g')) INTO plan;
+        EXECUTE pg_catalog.format(
+            'EXPLAIN (VERBOSE, FORMAT JSON, COSTS off) %s',
+            pg_catalog.regexp_replace(
+                lookup_query, '\$1\M', '(SELECT NULL::' || key_type || ')', 'g')) INTO plan;
     EXCEPTION WHEN syntax_error THEN
         RAISE EXCEPTION 'lookup query must be one SELECT of one column'
             USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
@@ -352,7 +371,8 @@ REVOKE ALL ON FUNCTION pgdog.lock_placement(regclass) FROM PUBLIC;
 
 CREATE FUNCTION pgdog.shard_for(schema_name text, table_name text, key text) RETURNS integer
 LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'shard_for_wrapper';
-COMMENT ON FUNCTION pgdog.shard_for(text, text, text) IS 'shard of a key of a table, by schema and name';
+COMMENT ON FUNCTION pgdog.shard_for(text, text, text) IS
+    'shard of a key of a table, by schema and name';
 
 CREATE FUNCTION pgdog.shard_for(table_name text, key text) RETURNS integer
 LANGUAGE sql STABLE STRICT PARALLEL RESTRICTED

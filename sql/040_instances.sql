@@ -13,7 +13,8 @@ CREATE TABLE pgdog.instances (
 );
 COMMENT ON TABLE pgdog.instances IS 'shims that reported themselves to shard 0';
 COMMENT ON COLUMN pgdog.instances.topology_version IS 'topology version by which the shim routes';
-COMMENT ON COLUMN pgdog.instances.reachable IS 'shards, serving and provisioning, that the shim can log in to';
+COMMENT ON COLUMN pgdog.instances.reachable IS
+    'shards, serving and provisioning, that the shim can log in to';
 GRANT SELECT ON pgdog.instances TO PUBLIC;
 
 CREATE FUNCTION pgdog.heartbeat(

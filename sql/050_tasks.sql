@@ -2,7 +2,8 @@
 -- machine itself is core's; the view pgdog.fsm shows it.
 
 CREATE TABLE pgdog.tasks (
-    task_id            bigint      NOT NULL GENERATED ALWAYS AS IDENTITY CONSTRAINT tasks_pkey PRIMARY KEY,
+    task_id            bigint      NOT NULL GENERATED ALWAYS AS IDENTITY
+        CONSTRAINT tasks_pkey PRIMARY KEY,
     type               text        NOT NULL CONSTRAINT tasks_type CHECK (type IN ('add_shard')),
     shard              integer     NOT NULL CONSTRAINT tasks_shard_positive CHECK (shard > 0),
     auto               boolean     NOT NULL DEFAULT false,
@@ -38,18 +39,24 @@ CREATE TABLE pgdog.tasks (
 COMMENT ON TABLE pgdog.tasks IS 'topology tasks of this cluster, kept on shard 0';
 COMMENT ON COLUMN pgdog.tasks.status IS 'state of the machine, see pgdog.fsm';
 COMMENT ON COLUMN pgdog.tasks.inner_status IS 'what the driver is doing within the state';
-COMMENT ON COLUMN pgdog.tasks.attempt IS 'number of the current or last try to flip; part of its gid';
+COMMENT ON COLUMN pgdog.tasks.attempt IS
+    'number of the current or last try to flip; part of its gid';
 COMMENT ON COLUMN pgdog.tasks.coordinator IS 'instance that drives the task, as it said itself';
-COMMENT ON COLUMN pgdog.tasks.own_publication IS 'false: the operator made the publication and keeps it';
-COMMENT ON COLUMN pgdog.tasks.lag_bytes IS 'WAL bytes of shard 0 that the new shard has not applied';
-COMMENT ON COLUMN pgdog.tasks.retained_wal_bytes IS 'WAL bytes that shard 0 keeps for the task''s slot';
+COMMENT ON COLUMN pgdog.tasks.own_publication IS
+    'false: the operator made the publication and keeps it';
+COMMENT ON COLUMN pgdog.tasks.lag_bytes IS
+    'WAL bytes of shard 0 that the new shard has not applied';
+COMMENT ON COLUMN pgdog.tasks.retained_wal_bytes IS
+    'WAL bytes that shard 0 keeps for the task''s slot';
 COMMENT ON COLUMN pgdog.tasks.pause_ms IS 'time for which the flip held back omni writes';
 -- One topology task at a time.
 CREATE UNIQUE INDEX tasks_one_active ON pgdog.tasks ((true)) WHERE finished_at IS NULL;
 
 CREATE TABLE pgdog.task_events (
-    event_id    bigint      NOT NULL GENERATED ALWAYS AS IDENTITY CONSTRAINT task_events_pkey PRIMARY KEY,
-    task_id     bigint      NOT NULL CONSTRAINT task_events_task REFERENCES pgdog.tasks ON DELETE CASCADE,
+    event_id    bigint      NOT NULL GENERATED ALWAYS AS IDENTITY
+        CONSTRAINT task_events_pkey PRIMARY KEY,
+    task_id     bigint      NOT NULL
+        CONSTRAINT task_events_task REFERENCES pgdog.tasks ON DELETE CASCADE,
     at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     from_status text        NOT NULL,
     event       text        NOT NULL,
@@ -70,7 +77,8 @@ CREATE TABLE pgdog.marker (
     CONSTRAINT marker_pkey PRIMARY KEY (task_id, attempt)
 );
 COMMENT ON TABLE pgdog.marker IS
-    'published with the omni tables: a row written here behind a closed gate has arrived when everything before it has';
+    'published with the omni tables: a row written here behind a closed gate has arrived when '
+    'everything before it has';
 
 GRANT SELECT ON pgdog.tasks, pgdog.task_events TO PUBLIC;
 GRANT INSERT, DELETE ON pgdog.task_intents TO pgdog;
@@ -93,7 +101,8 @@ LANGUAGE c IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'workflow_rows_wrapper'
 COMMENT ON FUNCTION pgdog.workflow_rows() IS 'rows of pgdog.fsm';
 
 CREATE VIEW pgdog.fsm AS SELECT * FROM pgdog.workflow_rows();
-COMMENT ON VIEW pgdog.fsm IS 'the state machine of topology tasks: one row per rule, with its reason';
+COMMENT ON VIEW pgdog.fsm IS
+    'the state machine of topology tasks: one row per rule, with its reason';
 GRANT SELECT ON pgdog.fsm TO PUBLIC;
 
 CREATE FUNCTION pgdog.require_shard_zero() RETURNS void
@@ -114,7 +123,9 @@ END
 $function$;
 COMMENT ON FUNCTION pgdog.require_shard_zero() IS 'error 55000 on every other node';
 
-CREATE FUNCTION pgdog.add_shard(shard integer, auto boolean DEFAULT false, publication text DEFAULT NULL)
+CREATE FUNCTION pgdog.add_shard(
+    shard integer, auto boolean DEFAULT false, publication text DEFAULT NULL
+)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -138,7 +149,8 @@ BEGIN
     IF add_shard.shard IS DISTINCT FROM serving THEN
         RAISE EXCEPTION 'shard % cannot be added', add_shard.shard
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  DETAIL = format('%s shards serve, so the next one is shard %s.', serving, serving);
+                  DETAIL = format('%s shards serve, so the next one is shard %s.',
+                                  serving, serving);
     END IF;
     INSERT INTO pgdog.tasks (type, shard, auto, publication, own_publication)
     VALUES ('add_shard', add_shard.shard, coalesce(add_shard.auto, false), add_shard.publication,
@@ -149,9 +161,12 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION pgdog.add_shard(integer, boolean, text) IS
-    'asks for a new shard; answers the task, which any live pgdog drives; auto: cut over without being asked';
+    'asks for a new shard; answers the task, which any live pgdog drives; auto: cut over '
+    'without being asked';
 
-CREATE FUNCTION pgdog.task_advance(task_id bigint, event text, detail jsonb DEFAULT NULL) RETURNS text
+CREATE FUNCTION pgdog.task_advance(
+    task_id bigint, event text, detail jsonb DEFAULT NULL
+) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $function$
@@ -166,7 +181,8 @@ BEGIN
             USING ERRCODE = 'undefined_object';
     END IF;
     SELECT * INTO STRICT step
-      FROM pgdog.workflow_step(task.status, event, task.auto, task.stopping, task.cutover_requested);
+      FROM pgdog.workflow_step(
+          task.status, event, task.auto, task.stopping, task.cutover_requested);
     UPDATE pgdog.tasks t
        SET status = step.to_status,
            stopping = step.now_stopping,

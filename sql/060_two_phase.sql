@@ -17,4 +17,5 @@ AS $function$
     INSERT INTO pgdog.two_phase_commits (gid) VALUES (gid)
 $function$;
 COMMENT ON FUNCTION pgdog.two_phase_record(text) IS
-    'makes this transaction the decision of the global transaction `gid`; anyone may call it for his own';
+    'makes this transaction the decision of the global transaction `gid`; anyone may call it '
+    'for his own';

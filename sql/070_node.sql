@@ -28,8 +28,10 @@ SELECT f.system_identifier,
        t.state
   FROM pgdog.node_facts() f CROSS JOIN pgdog.topology t;
 COMMENT ON VIEW pgdog.node IS 'this node in one row';
-COMMENT ON COLUMN pgdog.node.incarnation IS 'one start of one server; a position vouches only for the incarnation that reported it';
-COMMENT ON COLUMN pgdog.node.replay_lsn IS 'replayed position; on a primary the WAL insert position';
+COMMENT ON COLUMN pgdog.node.incarnation IS
+    'one start of one server; a position vouches only for the incarnation that reported it';
+COMMENT ON COLUMN pgdog.node.replay_lsn IS
+    'replayed position; on a primary the WAL insert position';
 COMMENT ON COLUMN pgdog.node.timeline IS 'timeline of replay_lsn';
 
 CREATE VIEW pgdog.replicas AS
@@ -44,5 +46,6 @@ SELECT application_name AS standby,
  WHERE state IS DISTINCT FROM 'backup';
 COMMENT ON VIEW pgdog.replicas IS 'standbys of this primary; figures need pg_monitor';
 COMMENT ON COLUMN pgdog.replicas.lag_bytes IS 'WAL bytes written here and not replayed there';
-COMMENT ON COLUMN pgdog.replicas.lag_ms IS 'replay lag in ms; NULL when the standby is idle and caught up';
+COMMENT ON COLUMN pgdog.replicas.lag_ms IS
+    'replay lag in ms; NULL when the standby is idle and caught up';
 GRANT SELECT ON pgdog.node, pgdog.replicas TO PUBLIC;

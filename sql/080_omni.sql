@@ -10,17 +10,21 @@ AS $function$
           JOIN pg_namespace n ON n.nspname = o.schema_name
           JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = o.table_name
     ), facts AS (
-        SELECT format('table %I.%I %s %s', nspname, relname, relkind, relreplident) AS fact FROM omni
+        SELECT format('table %I.%I %s %s', nspname, relname, relkind, relreplident) AS fact
+          FROM omni
         UNION ALL
         SELECT format('column %I.%I.%I %s %s %s %s', nspname, relname, a.attname,
-                      format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated, a.attidentity)
+                      format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated,
+                      a.attidentity)
           FROM omni JOIN pg_attribute a ON a.attrelid = omni.oid
          WHERE a.attnum > 0 AND NOT a.attisdropped
         UNION ALL
-        SELECT format('default %I.%I %s %s', nspname, relname, d.adnum, pg_get_expr(d.adbin, d.adrelid))
+        SELECT format('default %I.%I %s %s', nspname, relname, d.adnum,
+                      pg_get_expr(d.adbin, d.adrelid))
           FROM omni JOIN pg_attrdef d ON d.adrelid = omni.oid
         UNION ALL
-        SELECT format('constraint %I.%I %I %s', nspname, relname, k.conname, pg_get_constraintdef(k.oid))
+        SELECT format('constraint %I.%I %I %s', nspname, relname, k.conname,
+                      pg_get_constraintdef(k.oid))
           FROM omni JOIN pg_constraint k ON k.conrelid = omni.oid
          WHERE k.contype IN ('p', 'u', 'c', 'x')
         UNION ALL
@@ -58,8 +62,8 @@ BEGIN
         -- XOR it does not forget a row that is there twice.
         table_name := target::text;
         EXECUTE format(
-            'SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)::numeric), 0)::text FROM %s t',
-            target) INTO rows, hash;
+            'SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)::numeric), 0)::text
+               FROM %s t', target) INTO rows, hash;
         RETURN NEXT;
     END LOOP;
 END

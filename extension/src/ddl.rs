@@ -7,6 +7,7 @@ use pgdog_core::ids::TaskId;
 use pgrx::prelude::*;
 
 use crate::lists::pointers;
+use crate::registry::{Named, is_declared_by_name, text};
 use crate::report::raise;
 use crate::utility::named;
 use crate::{fence, gucs, store, topology};
@@ -39,6 +40,55 @@ pub(crate) unsafe fn check(node: *mut pg_sys::Node) {
         && gucs::session_task() != Some(task.to_string())
     {
         raise(&Fault::SchemaFrozen { task });
+    }
+    // SAFETY: by the caller's promise.
+    if let Some(what) = unsafe { declaration_lost_by(node) } {
+        raise(&Fault::Refused {
+            what,
+            why: "its declaration would no longer find it".into(),
+            hint: Some("SELECT pgdog.unshard_table(…) first, and declare it again after.".into()),
+        });
+    }
+}
+
+/// The renaming or moving that would silently undeclare a table.
+///
+/// # Safety
+/// `node` is a valid utility statement.
+unsafe fn declaration_lost_by(node: *mut pg_sys::Node) -> Option<String> {
+    use pg_sys::NodeTag::{T_AlterObjectSchemaStmt, T_RenameStmt};
+    use pg_sys::ObjectType::{OBJECT_COLUMN, OBJECT_SCHEMA, OBJECT_TABLE};
+    // SAFETY: the tag says of which type the node is; names are C strings or NULL.
+    unsafe {
+        if (*node).type_ == T_AlterObjectSchemaStmt {
+            let moved = &*node.cast::<pg_sys::AlterObjectSchemaStmt>();
+            let is_table = moved.objectType == OBJECT_TABLE && !moved.relation.is_null();
+            let what = Named::Table(is_table.then(|| named(moved.relation)).flatten()?);
+            return is_declared_by_name(&what).then(|| "moving a declared table".into());
+        }
+        if (*node).type_ != T_RenameStmt {
+            return None;
+        }
+        let renamed = &*node.cast::<pg_sys::RenameStmt>();
+        let old_name = text(renamed.subname).unwrap_or_default();
+        let relation = || {
+            (!renamed.relation.is_null())
+                .then(|| named(renamed.relation))
+                .flatten()
+        };
+        let (what, is_declared) = match renamed.renameType {
+            OBJECT_TABLE => ("renaming a declared table", Named::Table(relation()?)),
+            OBJECT_COLUMN => (
+                "renaming a sharding key",
+                Named::Column(relation()?, &old_name),
+            ),
+            OBJECT_SCHEMA => (
+                "renaming a schema of declared tables",
+                Named::Schema(&old_name),
+            ),
+            _ => return None,
+        };
+        is_declared_by_name(&is_declared).then(|| what.into())
     }
 }
 

@@ -69,7 +69,7 @@ fn define_of_node() {
     GucRegistry::define_string_guc(
         c"pgdog.commit_lsn",
         c"End of this session's last commit record.",
-        c"Reported to the client with every commit that wrote WAL, if pgdog.report_commit_lsn is on.",
+        c"Reported with every commit that wrote WAL, if pgdog.report_commit_lsn is on.",
         &COMMIT_LSN,
         GucContext::Internal,
         reported,

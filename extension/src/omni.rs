@@ -1,6 +1,7 @@
 //! Entering the gate, and the trigger that tells every backend that its cache is old.
 
 use pgdog_core::fault::Fault;
+use pgdog_core::ids::Epoch;
 use pgrx::prelude::*;
 
 use crate::report::raise;
@@ -24,6 +25,16 @@ fn omni_enter()
     transaction::note_entered(now.epoch);
     let epoch = i64::try_from(now.epoch.0).unwrap_or(i64::MAX);
     TableIterator::once((now.version, epoch, now.shards))
+}
+
+/// The transaction that raised the epoch goes on by it, if it was not stale before: its own
+/// changes are no reason to refuse it.
+#[pg_extern(sql = false)]
+fn follow_epoch(raised: i64) {
+    let raised = Epoch(raised.unsigned_abs());
+    if fence::effective_epoch().is_some_and(|epoch| epoch.0 + 1 >= raised.0) {
+        transaction::note_entered(raised);
+    }
 }
 
 /// `pg_finfo` of the trigger below.

@@ -5,6 +5,7 @@ use pgdog_core::lookup::{self, Asked};
 use pgdog_core::placement::{Placed, place};
 use pgrx::prelude::*;
 
+use crate::registry::{Class, class_of};
 use crate::report::raise;
 use crate::{store, topology};
 
@@ -12,6 +13,16 @@ use crate::{store, topology};
 #[pg_extern(sql = false)]
 fn shard_for(schema: &str, table: &str, key: &str) -> i32 {
     shard_of(schema, table, key).unwrap_or_else(|fault| raise(&fault))
+}
+
+/// `pgdog.table_class`: what the fence takes a table for.
+#[pg_extern(sql = false)]
+fn table_class(relation: pg_sys::Oid) -> &'static str {
+    match class_of(relation) {
+        Class::Unlisted => "unlisted",
+        Class::Sharded => "sharded",
+        Class::Omni => "omnisharded",
+    }
 }
 
 /// `pgdog.hash_shard`: the shard of a key by PostgreSQL's hash partitioning alone.

@@ -27,7 +27,8 @@ pub(crate) enum Class {
 /// The declarations.
 #[derive(Default)]
 struct Declared {
-    sharded: HashSet<(String, String)>,
+    /// Column by schema and table.
+    sharded: HashMap<(String, String), String>,
     omni: HashSet<(String, String)>,
     /// Columns that make any table sharded.
     columns: Vec<CString>,
@@ -96,6 +97,32 @@ pub(crate) fn class_of(relation: pg_sys::Oid) -> Class {
     }
 }
 
+/// What a declaration says about something that is to be renamed or moved.
+pub(crate) enum Named<'a> {
+    /// The relation itself.
+    Table(pg_sys::Oid),
+    /// A column of it.
+    Column(pg_sys::Oid, &'a str),
+    /// A schema with everything in it.
+    Schema(&'a str),
+}
+
+/// True if a declaration finds its table by this name. Read anew: it is asked rarely.
+pub(crate) fn is_declared_by_name(what: &Named<'_>) -> bool {
+    let declared = read();
+    match what {
+        Named::Table(relation) => name_of(*relation).is_some_and(|name| {
+            declared.omni.contains(&name) || declared.sharded.contains_key(&name)
+        }),
+        Named::Column(relation, column) => name_of(*relation)
+            .is_some_and(|name| declared.sharded.get(&name).is_some_and(|key| key == column)),
+        Named::Schema(schema) => {
+            let mut schemas = declared.omni.iter().chain(declared.sharded.keys());
+            schemas.any(|(of, _)| of == schema)
+        }
+    }
+}
+
 fn read() -> Declared {
     let mut declared = Declared::default();
     let (Some(sharded), Some(omni)) = (
@@ -113,8 +140,8 @@ fn read() -> Declared {
             row.value::<String>(2),
         );
         match (schema, table, column) {
-            (Some(schema), Some(table), _) if !table.is_empty() => {
-                declared.sharded.insert((schema, table));
+            (Some(schema), Some(table), Some(column)) if !table.is_empty() => {
+                declared.sharded.insert((schema, table), column);
             }
             (_, _, Some(column)) => declared.columns.extend(CString::new(column).ok()),
             _ => {}
@@ -148,20 +175,12 @@ fn resolve(declared: &Declared, relation: pg_sys::Oid) -> Class {
 
 /// The class by the relation's own name: a declaration by name goes before one by column.
 fn resolve_alone(declared: &Declared, relation: pg_sys::Oid) -> Option<Class> {
-    // SAFETY: look-ups in the system caches; the names are copied at once.
-    let (schema, table) = unsafe {
-        if pg_sys::get_rel_persistence(relation) == pg_sys::RELPERSISTENCE_TEMP as i8 {
-            return None;
-        }
-        let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(relation));
-        (text(schema)?, text(pg_sys::get_rel_name(relation))?)
-    };
-    let own = schema == "pgdog" || schema == "information_schema";
-    let name = (schema, table);
+    let name = name_of(relation)?;
+    let own = name.0 == "pgdog" || name.0 == "information_schema";
     if declared.omni.contains(&name) {
         return Some(Class::Omni);
     }
-    if declared.sharded.contains(&name) {
+    if declared.sharded.contains_key(&name) {
         return Some(Class::Sharded);
     }
     let has_column = |column: &CString| {
@@ -171,9 +190,21 @@ fn resolve_alone(declared: &Declared, relation: pg_sys::Oid) -> Option<Class> {
     (!own && declared.columns.iter().any(has_column)).then_some(Class::Sharded)
 }
 
+/// Schema and name; `None` for temporary relations and those that are gone.
+fn name_of(relation: pg_sys::Oid) -> Option<(String, String)> {
+    // SAFETY: look-ups in the system caches; the names are copied at once.
+    unsafe {
+        if pg_sys::get_rel_persistence(relation) == pg_sys::RELPERSISTENCE_TEMP as i8 {
+            return None;
+        }
+        let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(relation));
+        Some((text(schema)?, text(pg_sys::get_rel_name(relation))?))
+    }
+}
+
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.
-unsafe fn text(name: *mut std::ffi::c_char) -> Option<String> {
+pub(crate) unsafe fn text(name: *mut std::ffi::c_char) -> Option<String> {
     // SAFETY: by the caller's promise.
     let name = unsafe { name.as_ref().map(|first| CStr::from_ptr(first)) };
     name.and_then(|name| name.to_str().ok()).map(str::to_owned)

@@ -34,11 +34,14 @@ SELECT pgdog.shard_table('plans', 'id', lookup_query => 'SELECT 1');
 \echo :LAST_ERROR_SQLSTATE
 SELECT pgdog.shard_table('plans', 'id', lookup_query => 'DELETE FROM tenants WHERE id = $1');
 \echo :LAST_ERROR_SQLSTATE
-SELECT pgdog.shard_table('plans', 'id', lookup_query => 'SELECT id, name FROM tenants WHERE id = $1');
+SELECT pgdog.shard_table('plans', 'id',
+    lookup_query => 'SELECT id, name FROM tenants WHERE id = $1');
 \echo :LAST_ERROR_SQLSTATE
-SELECT pgdog.shard_table('plans', 'id', lookup_query => 'SELECT shard_id FROM tenants WHERE id = $1 AND name = $2');
+SELECT pgdog.shard_table('plans', 'id',
+    lookup_query => 'SELECT shard_id FROM tenants WHERE id = $1 AND name = $2');
 \echo :LAST_ERROR_SQLSTATE
-SELECT pgdog.shard_table('plans', 'id', lookup_query => 'SELECT id FROM tenants WHERE id = $1; DROP TABLE tenants');
+SELECT pgdog.shard_table('plans', 'id',
+    lookup_query => 'SELECT id FROM tenants WHERE id = $1; DROP TABLE tenants');
 \echo :LAST_ERROR_SQLSTATE
 CREATE TEMP TABLE passing (id bigint);
 SELECT pgdog.omni_table('passing');

@@ -1,0 +1,68 @@
+-- A declaration never loses its table, and DDL that changes placement raises the epoch.
+\set SHOW_CONTEXT never
+\set VERBOSITY terse
+SELECT epoch AS before FROM pgdog.topology \gset
+SET ROLE regress_owner;
+ALTER TABLE tenants RENAME TO lodgers;
+\echo :LAST_ERROR_SQLSTATE
+ALTER TABLE orders RENAME COLUMN tenant_id TO t;
+\echo :LAST_ERROR_SQLSTATE
+ALTER TABLE orders RENAME COLUMN note TO remark;
+ALTER TABLE orders RENAME COLUMN remark TO note;
+RESET ROLE;
+CREATE SCHEMA elsewhere;
+ALTER TABLE orders SET SCHEMA elsewhere;
+\echo :LAST_ERROR_SQLSTATE
+ALTER SCHEMA public RENAME TO private;
+\echo :LAST_ERROR_SQLSTATE
+ALTER SCHEMA elsewhere RENAME TO nowhere;
+DROP SCHEMA nowhere;
+SELECT epoch = :'before' AS same FROM pgdog.topology;
+
+-- dropped, and born again undeclared
+CREATE TABLE passing (a int, b int, tenant_id bigint);
+SELECT pgdog.shard_table('passing', 'tenant_id');
+SELECT epoch AS before FROM pgdog.topology \gset
+ALTER TABLE passing ADD COLUMN c int;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ALTER TABLE passing DROP COLUMN a;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+SELECT pgdog.table_class('passing');
+DROP TABLE passing;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+SELECT table_name FROM pgdog.sharded_tables ORDER BY 1;
+CREATE TABLE passing (tenant_id bigint);
+SELECT pgdog.table_class('passing');
+DROP TABLE passing;
+
+-- a declaration without a name takes in tables that come later
+BEGIN;
+SELECT pgdog.shard_table('', 'customer_id');
+SELECT epoch AS before FROM pgdog.topology \gset
+CREATE TABLE bills (id int, customer_id bigint);
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+SELECT pgdog.table_class('bills'), pgdog.table_class('tenants'), pgdog.table_class('plans');
+CREATE TABLE bills2 (id int);
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ALTER TABLE bills2 ADD COLUMN customer_id bigint;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ROLLBACK;
+
+-- who changes placement goes on in the same transaction; others and later ones are stale
+SELECT epoch AS now FROM pgdog.topology \gset
+SET ROLE regress_owner;
+SET pgdog.epoch = :'now';
+BEGIN;
+SELECT pgdog.omni_table('plans');
+INSERT INTO plans VALUES (1, 'one');
+INSERT INTO tenants VALUES (1, 0, 'one');
+COMMIT;
+INSERT INTO tenants VALUES (2, 0, 'two');
+BEGIN;
+SELECT pgdog.unshard_table('plans');
+INSERT INTO tenants VALUES (2, 0, 'two');
+ROLLBACK;
+RESET ROLE;
+RESET pgdog.epoch;
+SELECT pgdog.unshard_table('plans');
+TRUNCATE tenants, plans;
