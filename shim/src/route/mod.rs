@@ -7,6 +7,8 @@ mod key;
 mod named;
 mod refuse;
 mod several;
+#[cfg(test)]
+mod tests;
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;

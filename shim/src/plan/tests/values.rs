@@ -81,14 +81,20 @@ fn casts_that_change_a_value_are_not_followed() {
 
 #[test]
 fn parameters_survive_casts_that_keep_them() {
-    for expression in [
-        "$2",
-        "$2::bigint",
-        "$2::text::bigint",
-        "CAST($2 AS uuid)",
-        "$2::int4",
+    assert_eq!(of("$2"), Value::Param(2));
+    // The first cast is the type that the parameter has on the wire.
+    for (expression, param_type) in [
+        ("$2::bigint", ParamType::Integer),
+        ("$2::int4", ParamType::Integer),
+        ("$2::text::bigint", ParamType::Text),
+        ("CAST($2 AS uuid)", ParamType::Uuid),
+        ("$2::numeric", ParamType::Numeric),
     ] {
-        assert_eq!(of(expression), Value::Param(2), "{expression}");
+        assert_eq!(
+            of(expression),
+            Value::TypedParam(2, param_type),
+            "{expression}"
+        );
     }
     assert_eq!(of("NULL::bigint"), Value::Null);
 }

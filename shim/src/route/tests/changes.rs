@@ -1,0 +1,230 @@
+use super::*;
+
+#[test]
+fn writes_with_a_key_go_to_its_shard() {
+    for (sql, shard) in [
+        ("INSERT INTO orders VALUES (11, 1, 1, 'a')", 0),
+        ("INSERT INTO orders VALUES (11, 1), (13, 2)", 0),
+        ("INSERT INTO orders (id, tenant_id) VALUES (1, 12)", 1),
+        ("INSERT INTO orders (tenant_id, id) VALUES (12, now())", 1),
+        (
+            "INSERT INTO orders (tenant_id, id) SELECT 12, id FROM rates",
+            1,
+        ),
+        (
+            "INSERT INTO orders SELECT tenant_id, id FROM lines WHERE tenant_id = 12",
+            1,
+        ),
+        (
+            "INSERT INTO orders SELECT * FROM lines WHERE tenant_id = 12",
+            1,
+        ),
+        (
+            "INSERT INTO orders (tenant_id, id) SELECT * FROM lines WHERE tenant_id = 12",
+            1,
+        ),
+        (
+            "WITH v AS (SELECT 'x' m) INSERT INTO orders(tenant_id, id, memo) \
+          SELECT 12, nextval('oid_s'), m FROM v RETURNING id",
+            1,
+        ),
+        (
+            "INSERT INTO orders VALUES (12, 1) ON CONFLICT (tenant_id, id) \
+          DO UPDATE SET tenant_id = excluded.tenant_id, qty = 2",
+            1,
+        ),
+        (
+            "WITH i AS (INSERT INTO orders VALUES (12, 1) RETURNING tenant_id) \
+          INSERT INTO lines SELECT tenant_id, 1 FROM i",
+            1,
+        ),
+        ("UPDATE orders SET qty = 2 WHERE tenant_id = 12", 1),
+        (
+            "UPDATE orders o SET qty = r.pct FROM rates r WHERE o.tenant_id = 12",
+            1,
+        ),
+        (
+            "UPDATE orders SET tenant_id = 11, qty = 2 WHERE tenant_id = 11 AND id = 1",
+            0,
+        ),
+        (
+            "UPDATE orders SET tenant_id = tenant_id WHERE tenant_id = 11",
+            0,
+        ),
+        ("DELETE FROM orders WHERE tenant_id = 12", 1),
+        (
+            "DELETE FROM orders o USING lines l WHERE o.tenant_id = l.tenant_id AND l.tenant_id = 12",
+            1,
+        ),
+        (
+            "MERGE INTO orders t USING (VALUES (12, 1)) s(k, id) ON t.tenant_id = s.k AND t.id = s.id \
+          WHEN MATCHED THEN UPDATE SET qty = 1 \
+          WHEN NOT MATCHED THEN INSERT (tenant_id, id) VALUES (s.k, s.id)",
+            1,
+        ),
+    ] {
+        to_shard(sql, shard);
+        assert_eq!(go(sql).access, Access::Write, "{sql}");
+    }
+}
+
+#[test]
+fn writes_that_could_reach_other_shards_are_refused() {
+    for sql in [
+        "INSERT INTO orders VALUES (11, 1, 1, 'a'), (12, 1, 1, 'b'), (11, 2, 1, 'c')",
+        "INSERT INTO orders SELECT tenant_id, id + 100 FROM lines",
+        "INSERT INTO orders SELECT tenant_id + 1, id FROM lines WHERE tenant_id = 11",
+        "INSERT INTO orders (tenant_id) VALUES (DEFAULT)",
+        "INSERT INTO orders (tenant_id) VALUES (12.5)",
+        "INSERT INTO orders VALUES (11, 1), (10 + 2, 1)",
+        "UPDATE orders SET qty = 1",
+        "UPDATE orders SET tenant_id = 12 WHERE tenant_id = 11",
+        "UPDATE orders SET tenant_id = tenant_id + 1 WHERE tenant_id = 11",
+        "UPDATE orders SET (tenant_id, qty) = (12, 3) WHERE tenant_id = 11",
+        "UPDATE orders SET tenant_id = 13 WHERE tenant_id = 11",
+        "INSERT INTO orders VALUES (11, 1) ON CONFLICT (id) DO UPDATE SET tenant_id = 12",
+        "DELETE FROM orders",
+        "DELETE FROM orders WHERE CURRENT OF c",
+        "TRUNCATE orders",
+        "LOCK TABLE orders",
+        "COPY orders FROM STDIN",
+        "MERGE INTO orders t USING lines s ON t.tenant_id = s.tenant_id AND s.tenant_id = 11 \
+         WHEN NOT MATCHED THEN INSERT (tenant_id) VALUES (s.tenant_id)",
+        "MERGE INTO orders t USING (VALUES (12)) s(k) ON t.tenant_id = s.k \
+         WHEN NOT MATCHED THEN INSERT (tenant_id) VALUES (11)",
+        "DO $$ BEGIN DELETE FROM rates; END $$",
+    ] {
+        unsupported(sql);
+    }
+}
+
+#[test]
+fn rows_without_a_key_are_refused() {
+    for sql in [
+        "INSERT INTO orders VALUES (NULL, 1)",
+        "INSERT INTO orders VALUES (11, 1), (NULL, 2)",
+        "INSERT INTO orders (id) VALUES (1)",
+        "INSERT INTO orders DEFAULT VALUES",
+        "INSERT INTO orders SELECT NULL, 1",
+    ] {
+        assert_eq!(refused(sql).sqlstate(), "23502", "{sql}");
+    }
+    let insert = "INSERT INTO orders VALUES ($1, 1)";
+    let outcome = with_params(insert, Given(vec![(None, false, 0)]));
+    assert!(matches!(outcome, Outcome::Refused(fault) if fault.sqlstate() == "23502"));
+    // A key that no rule maps is an error, not a broadcast.
+    assert_eq!(
+        refused("INSERT INTO orders VALUES (99, 1)").sqlstate(),
+        "23514"
+    );
+}
+
+#[test]
+fn an_update_may_assign_the_key_that_it_is_bound_to() {
+    let sql = "UPDATE orders SET tenant_id = $1 WHERE tenant_id = $1";
+    let params = || Given(vec![(Some(b"12".to_vec()), false, 0)]);
+    assert!(matches!(with_params(sql, params()), Outcome::Ready(_)));
+    let other = "UPDATE orders SET tenant_id = $1 WHERE tenant_id = 11";
+    assert!(matches!(with_params(other, params()), Outcome::Refused(_)));
+}
+
+#[test]
+fn writes_to_omnisharded_tables_go_everywhere() {
+    for sql in [
+        "INSERT INTO rates VALUES ('a', 1), ('b', 2)",
+        "UPDATE rates SET pct = 3 WHERE code = 'a'",
+        "DELETE FROM rates WHERE code = 'a' RETURNING *",
+        "TRUNCATE rates",
+        "COPY rates FROM STDIN",
+        "LOCK TABLE rates",
+        "MERGE INTO rates r USING tenants t ON r.code = 'a' WHEN MATCHED THEN DELETE",
+        "INSERT INTO rates SELECT 'x', id FROM tenants",
+        "WITH d AS (DELETE FROM rates RETURNING *) SELECT * FROM d",
+        "INSERT INTO arch.orders VALUES (1)",
+    ] {
+        to_all(sql, AllReason::OmniWrite);
+    }
+}
+
+#[test]
+fn omnisharded_tables_never_drift_apart() {
+    for sql in [
+        "INSERT INTO rates VALUES ('a', random())",
+        "INSERT INTO rates (code, at) VALUES ('a', now())",
+        "INSERT INTO rates VALUES (gen_random_uuid(), 1)",
+        "INSERT INTO rates VALUES (nextval('s'), 1)",
+        "UPDATE rates SET at = CURRENT_TIMESTAMP",
+        "UPDATE rates SET at = 'now'::timestamptz",
+        "DELETE FROM rates WHERE code IN (SELECT code FROM rates LIMIT 1)",
+        "INSERT INTO rates SELECT memo, 1 FROM orders WHERE tenant_id = 11",
+        "INSERT INTO rates SELECT relname, 1 FROM pg_class",
+        "WITH o AS (UPDATE orders SET qty = 1 WHERE tenant_id = 11 RETURNING memo) \
+         INSERT INTO rates SELECT memo, 1 FROM o",
+        "WITH r AS (UPDATE rates SET pct = 1 RETURNING *) \
+         UPDATE orders SET qty = 1 WHERE tenant_id = 11",
+    ] {
+        unsupported(sql);
+    }
+}
+
+#[test]
+fn definitions_and_placement_go_everywhere() {
+    for sql in [
+        "CREATE TABLE x (a int)",
+        "ALTER TABLE orders ADD y int",
+        "DROP TABLE rates",
+        "VACUUM",
+    ] {
+        to_all(sql, AllReason::Ddl);
+    }
+    to_all(
+        "SELECT pgdog.shard_table('orders', 'tenant_id')",
+        AllReason::Placement,
+    );
+    unsupported("CREATE TABLE x AS SELECT * FROM orders");
+    unsupported("CREATE TABLE x AS SELECT now() FROM rates");
+    to_all("CREATE TABLE x AS SELECT * FROM rates", AllReason::Ddl);
+    assert_eq!(go("CREATE TEMP TABLE x (a int)").target, Target::Any);
+}
+
+#[test]
+fn a_text_of_several_statements_has_one_route() {
+    let all = |sql: &str| {
+        route_all(
+            &parse(sql).unwrap().statements,
+            &topology(3),
+            &SessionView::default(),
+        )
+    };
+    let target = |sql: &str| match all(sql) {
+        Outcome::Ready(route) => route.target,
+        other => panic!("{sql}: {other:?}"),
+    };
+    let one = "BEGIN; UPDATE orders SET qty = 1 WHERE tenant_id = 12; SELECT 1; COMMIT";
+    assert_eq!(target(one), Target::Shard(ShardNumber(1)));
+    let omni = "UPDATE rates SET pct = 1; INSERT INTO rates VALUES ('a', 1)";
+    assert_eq!(target(omni), Target::All(AllReason::OmniWrite));
+    let mixed = "CREATE TABLE x (a int); UPDATE rates SET pct = 1";
+    assert_eq!(target(mixed), Target::All(AllReason::OmniWrite));
+    assert_eq!(target("BEGIN; COMMIT"), Target::Any);
+    assert_eq!(target(""), Target::Any);
+    for sql in [
+        "DELETE FROM orders WHERE tenant_id = 11; DELETE FROM orders WHERE tenant_id = 12",
+        "UPDATE rates SET pct = 1; DELETE FROM orders WHERE tenant_id = 11",
+        "SELECT * FROM orders",
+    ] {
+        assert!(matches!(all(sql), Outcome::Refused(_)), "{sql}");
+    }
+    let lookups =
+        "SELECT * FROM visits WHERE tenant_id = 1; SELECT * FROM visits WHERE tenant_id = 2";
+    assert!(matches!(all(lookups), Outcome::NeedLookup(keys) if keys.len() == 2));
+}
+
+#[test]
+fn a_large_insert_is_routed_in_reasonable_time() {
+    let mut sql = String::from("INSERT INTO orders (tenant_id, id) VALUES (11, 0)");
+    for row in 1..10_000 {
+        sql.push_str(&format!(",({}, {row})", if row % 2 == 0 { 11 } else { 13 }));
+    }
+    to_shard(&sql, 0);
+}
