@@ -117,7 +117,7 @@ impl Facts {
         let outer_ctes = self.with(update.with_clause.as_ref());
         let target = self.written_target(table);
         for item in &update.from_clause {
-            self.from_item(item);
+            self.read_item(item);
         }
         self.filter(update.where_clause.as_deref());
         self.assignments(target, &update.target_list);
@@ -132,7 +132,7 @@ impl Facts {
         let outer_ctes = self.with(delete.with_clause.as_ref());
         self.written_target(table);
         for item in &delete.using_clause {
-            self.from_item(item);
+            self.read_item(item);
         }
         self.filter(delete.where_clause.as_deref());
         self.finish_change(delete.returning_clause.as_ref(), outer_ctes)
@@ -169,7 +169,7 @@ impl Facts {
             })
             .collect();
         let source = match &merge.source_relation {
-            Some(source) => self.from_item(source),
+            Some(source) => self.read_item(source),
             None => 0..0,
         };
         let has = |kind: MergeMatchKind| clauses.iter().any(|c| c.match_kind == kind as i32);

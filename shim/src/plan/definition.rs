@@ -81,16 +81,7 @@ impl Facts {
                     TRANSACTIONAL
                 }
             }
-            NodeEnum::CreatedbStmt(_)
-            | NodeEnum::DropdbStmt(_)
-            | NodeEnum::AlterDatabaseStmt(_)
-            | NodeEnum::CreateTableSpaceStmt(_)
-            | NodeEnum::DropTableSpaceStmt(_)
-            | NodeEnum::AlterSystemStmt(_)
-            | NodeEnum::CreateSubscriptionStmt(_)
-            | NodeEnum::AlterSubscriptionStmt(_)
-            | NodeEnum::DropSubscriptionStmt(_)
-            | NodeEnum::CheckPointStmt(_) => ALONE,
+            other if never_in_a_block(other) => ALONE,
             // Every other utility statement of PostgreSQL may stand in a transaction block.
             _ => TRANSACTIONAL,
         }
@@ -133,6 +124,22 @@ impl Facts {
             }));
         }
     }
+}
+
+fn never_in_a_block(node: &NodeEnum) -> bool {
+    matches!(
+        node,
+        NodeEnum::CreatedbStmt(_)
+            | NodeEnum::DropdbStmt(_)
+            | NodeEnum::AlterDatabaseStmt(_)
+            | NodeEnum::CreateTableSpaceStmt(_)
+            | NodeEnum::DropTableSpaceStmt(_)
+            | NodeEnum::AlterSystemStmt(_)
+            | NodeEnum::CreateSubscriptionStmt(_)
+            | NodeEnum::AlterSubscriptionStmt(_)
+            | NodeEnum::DropSubscriptionStmt(_)
+            | NodeEnum::CheckPointStmt(_)
+    )
 }
 
 fn detaches_concurrently(alter: &AlterTableStmt) -> bool {

@@ -57,7 +57,7 @@ impl Facts {
     fn plain_select(&mut self, select: &SelectStmt) -> Outputs {
         self.scopes.0.push(Scope::default());
         for item in &select.from_clause {
-            self.from_item(item);
+            self.read_item(item);
         }
         self.filter(select.where_clause.as_deref());
         let outputs = self.targets(&select.target_list);
@@ -252,10 +252,10 @@ impl Facts {
     }
 
     /// Reads one item of FROM; the answer is its place among the items of this level.
-    pub(super) fn from_item(&mut self, node: &Node) -> Range<usize> {
+    pub(super) fn read_item(&mut self, node: &Node) -> Range<usize> {
         let start = self.scopes.top().items.len();
         match &node.node {
-            Some(NodeEnum::RangeVar(table)) => self.from_table(table),
+            Some(NodeEnum::RangeVar(table)) => self.read_table(table),
             Some(NodeEnum::RangeSubselect(query)) => {
                 let level = self.scopes.0.len().saturating_sub(1);
                 self.scopes.top().hidden = !query.lateral;
@@ -263,13 +263,13 @@ impl Facts {
                 self.scopes.0[level].hidden = false;
                 self.add_query(query.alias.as_ref(), "", outputs);
             }
-            Some(NodeEnum::JoinExpr(join)) => self.from_join(join),
-            Some(NodeEnum::RangeFunction(function)) => self.from_function(function),
+            Some(NodeEnum::JoinExpr(join)) => self.read_join(join),
+            Some(NodeEnum::RangeFunction(function)) => self.read_function(function),
             Some(NodeEnum::RangeTableSample(sample)) => {
                 self.diverges("TABLESAMPLE");
                 self.expressions(&sample.args);
                 if let Some(relation) = &sample.relation {
-                    self.from_item(relation);
+                    self.read_item(relation);
                 }
             }
             Some(NodeEnum::RangeTableFunc(table)) => {
@@ -285,7 +285,7 @@ impl Facts {
         start..self.scopes.top().items.len()
     }
 
-    fn from_table(&mut self, table: &RangeVar) {
+    fn read_table(&mut self, table: &RangeVar) {
         if table.schemaname.is_empty()
             && let Some((name, outputs)) = self
                 .ctes
@@ -347,7 +347,7 @@ impl Facts {
         });
     }
 
-    fn from_function(&mut self, function: &RangeFunction) {
+    fn read_function(&mut self, function: &RangeFunction) {
         let mut name = String::new();
         for part in &function.functions {
             // A list of the call and its column definitions.
@@ -362,12 +362,12 @@ impl Facts {
         self.add_query(function.alias.as_ref(), &name, Outputs::unknown());
     }
 
-    fn from_join(&mut self, join: &JoinExpr) {
+    fn read_join(&mut self, join: &JoinExpr) {
         let (Some(left), Some(right)) = (&join.larg, &join.rarg) else {
             return;
         };
-        let left = self.from_item(left);
-        let right = self.from_item(right);
+        let left = self.read_item(left);
+        let right = self.read_item(right);
         let (binds_left, binds_right) = match JoinType::try_from(join.jointype) {
             Ok(JoinType::JoinInner) => (true, true),
             Ok(JoinType::JoinLeft) => (false, true),

@@ -322,7 +322,7 @@ pub(crate) fn uuid(text: &str) -> Option<String> {
         if c.is_ascii_hexdigit() {
             digits.push(c.to_ascii_lowercase());
             after_hyphen = false;
-        } else if c == '-' && !after_hyphen && digits.len() % 4 == 0 && digits.len() < 32 {
+        } else if c == '-' && !after_hyphen && digits.len().is_multiple_of(4) && digits.len() < 32 {
             after_hyphen = true;
         } else {
             return None;

@@ -110,6 +110,14 @@ fn all_parts_must_agree_on_one_shard() {
             "SELECT * FROM rates r LEFT JOIN orders o ON o.tenant_id = 12",
             1,
         ),
+    ] {
+        to_shard(sql, shard);
+    }
+}
+
+#[test]
+fn subqueries_and_names_are_followed() {
+    for (sql, shard) in [
         (
             "SELECT * FROM orders WHERE tenant_id = 11 AND EXISTS \
           (SELECT 1 FROM lines WHERE lines.tenant_id = orders.tenant_id)",
