@@ -171,16 +171,24 @@ impl Cluster {
     /// Refreshes until the topology has at least this version (after `pgdog.omni_enter()`).
     ///
     /// # Errors
-    /// 57P03 when no node says so within 5 s.
+    /// 55000 when no node says so within 5 s.
     pub async fn refresh_at_least(&self, version: TopologyVersion) -> Result<Arc<Topology>, Fault> {
-        self.refresh_until(|topology| topology.version >= version)
-            .await
+        let shown = self
+            .refresh_until(|topology| topology.version >= version)
+            .await;
+        shown.ok_or_else(|| {
+            let ours = self.topology().version;
+            trouble::wrong_state(
+                &format!("no node has shown topology version {version} yet, only {ours}"),
+                "Retry in a moment; SHOW TOPOLOGY tells which node lags.",
+            )
+        })
     }
 
     /// Refreshes until this shard's epoch is at least this (after a `40001`).
     ///
     /// # Errors
-    /// 57P03 when no node says so within 5 s.
+    /// 40001 when the node does not say so within 5 s.
     pub async fn refresh_epoch(
         &self,
         shard: ShardNumber,
@@ -193,12 +201,20 @@ impl Cluster {
                 .is_some_and(|nodes| nodes.epoch >= epoch)
         })
         .await
+        .ok_or_else(|| {
+            let topology = self.topology();
+            let ours = topology
+                .shards
+                .get(usize::from(shard.0))
+                .map(|nodes| nodes.epoch);
+            Fault::StaleTopology {
+                session: ours.unwrap_or_default(),
+                node: epoch,
+            }
+        })
     }
 
-    async fn refresh_until(
-        &self,
-        enough: impl Fn(&Topology) -> bool,
-    ) -> Result<Arc<Topology>, Fault> {
+    async fn refresh_until(&self, enough: impl Fn(&Topology) -> bool) -> Option<Arc<Topology>> {
         let asking = async {
             let mut topology = self.topology();
             while !enough(&topology) {
@@ -214,9 +230,7 @@ impl Cluster {
             }
             topology
         };
-        tokio::time::timeout(CONVERGENCE_WAIT, asking)
-            .await
-            .map_err(|_| trouble::no_primary(ShardNumber(0)))
+        tokio::time::timeout(CONVERGENCE_WAIT, asking).await.ok()
     }
 
     /// The shard of one key.

@@ -9,15 +9,19 @@ use pgdog_core::ids::ShardNumber;
 use tokio_postgres::Client;
 
 use super::cluster::Cluster;
+use super::coordinator::LOCK_KEY;
 use super::declare::{self, Missing};
 use super::gid::{GidName, database_part};
 use super::manifest;
 use super::observed::NodeState;
+use super::position::Role;
+use super::settings::DeclaredRole;
 use super::topology::{Address, Topology};
 use super::trouble;
 
 /// One shim at a time prepares a database: an advisory lock on the first declared primary.
-const PREPARE_LOCK: &str = "SELECT pg_catalog.pg_advisory_lock(x'7067646f67736574'::bigint)";
+const PREPARE_LOCK: &str = "SET lock_timeout = '30s';
+  SELECT pg_catalog.pg_advisory_lock(x'7067646f67736574'::bigint)";
 /// How long standbys get to replay what was just installed.
 const REPLAY_WAIT: Duration = Duration::from_secs(5);
 
@@ -37,6 +41,7 @@ pub(super) async fn prepare(cluster: &Cluster) -> Result<(), Fault> {
                 "declared node does not answer");
         }
     }
+    tell_other_roles(cluster);
     if manifest::without_extension(&cluster.seen(), declared)? {
         cluster.refresh().await?;
         return Ok(());
@@ -63,6 +68,22 @@ pub(super) async fn prepare(cluster: &Cluster) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Roles are the nodes' own; a declared one that differs is worth a word.
+fn tell_other_roles(cluster: &Cluster) {
+    for node in &cluster.settings().nodes {
+        let role = cluster.node(&node.address).view().role;
+        let differs = matches!(
+            (node.role, role),
+            (DeclaredRole::Primary, Some(Role::Replica))
+                | (DeclaredRole::Replica, Some(Role::Primary))
+        );
+        if differs {
+            tracing::info!(database = cluster.name(), node = %node.address,
+                "the node's role is not the declared one; the node is right");
+        }
+    }
+}
+
 fn first_primary(cluster: &Cluster) -> Option<Address> {
     let seen = cluster.seen();
     let settings = cluster.settings();
@@ -84,6 +105,13 @@ fn first_primary(cluster: &Cluster) -> Option<Address> {
 async fn lock(cluster: &Cluster, address: &Address) -> Result<Client, Fault> {
     let client = cluster.control(address).await?;
     run(&client, address, PREPARE_LOCK).await?;
+    // What is declared in two phases must not look abandoned to the other shims. At a reload the
+    // coordinator holds the lock already.
+    let alive = format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK_KEY})");
+    client
+        .query(&alive, &[&cluster.instance_id()])
+        .await
+        .map_err(|error| trouble::from_node(address, &error))?;
     Ok(client)
 }
 
@@ -222,8 +250,6 @@ async fn commit_everywhere(
         }
         return Ok(());
     }
-    // Our coordinator lock is not held yet, so recovery elsewhere may roll this back before it is
-    // decided: then COMMIT PREPARED fails on the decider and the start is tried again.
     let gid = GidName {
         database: database_part(cluster.name()),
         instance: cluster.instance_id().to_owned(),

@@ -16,36 +16,37 @@ use super::topology::Address;
 const SAMPLE_WAIT: Duration = Duration::from_secs(1);
 
 impl Cluster {
-    /// Last samples of the nodes of a shard, the primary first.
+    /// Last samples of the nodes of a shard, the primary first. A node that does not answer has no
+    /// sample; one that claims a role which the topology does not give it is not here.
     pub fn positions(&self, shard: ShardNumber) -> Vec<Position> {
+        let topology = self.topology();
+        let Some(nodes) = topology.shards.get(usize::from(shard.0)) else {
+            return Vec::new();
+        };
         let mut positions: Vec<Position> = self
             .members(shard)
             .into_iter()
-            .map(|(node, view)| Position {
-                address: node.address.clone(),
-                role: self.role(&node.address, &view),
-                sample: view.sample,
+            .filter_map(|(node, view)| {
+                let role = if nodes.primary == node.address {
+                    Role::Primary
+                } else if nodes.replicas.contains(&node.address) || view.facts.is_none() {
+                    Role::Replica
+                } else {
+                    return None;
+                };
+                Some(Position {
+                    address: node.address.clone(),
+                    role,
+                    sample: view.sample,
+                })
             })
             .collect();
         positions.sort_by_key(|position| position.role == Role::Replica);
         positions
     }
 
-    /// An old primary that came back says that it is one; only the topology's counts.
-    fn role(&self, address: &Address, view: &View) -> Role {
-        let topology = self.topology();
-        let primary = topology
-            .shards
-            .iter()
-            .any(|shard| shard.primary == *address);
-        if primary {
-            Role::Primary
-        } else {
-            view.role.unwrap_or(Role::Replica)
-        }
-    }
-
-    /// The nodes of a serving shard, those included that do not answer now.
+    /// The nodes of a shard as they say themselves; those that do not answer as they said last, or
+    /// as they are declared.
     fn members(&self, shard: ShardNumber) -> Vec<(Arc<Node>, View)> {
         let settings = self.settings();
         let declared = |address: &Address| {

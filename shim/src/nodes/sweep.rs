@@ -17,7 +17,9 @@ use super::trouble;
 
 /// How often every shim looks.
 const PERIOD: Duration = Duration::from_secs(10);
-/// A row may be this new and yet be purged: it is only looked at through `Look::purgeable`.
+/// There is no such prepared transaction.
+const UNDEFINED_OBJECT: &str = "42704";
+
 const ROWS: &str = "SELECT gid FROM pgdog.two_phase_commits";
 const PREPARED: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'";
@@ -37,7 +39,7 @@ pub(super) async fn run(cluster: &Cluster) {
     }
 }
 
-/// One round.
+/// One round. What fails for one transaction does not keep the others waiting.
 pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
     let shards = cluster.topology().shards.len();
     if shards < 2 {
@@ -45,19 +47,36 @@ pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
     }
     let look = look(cluster).await;
     for (name, others) in look.unfinished() {
-        let lives = coordinator_lives(cluster, &name).await?;
-        match verdict(look.decider(&name, lives)) {
-            Verdict::Leave => {}
-            Verdict::CommitRest => finish(cluster, "COMMIT", &name, &others).await?,
-            Verdict::RollbackRest => finish(cluster, "ROLLBACK", &name, &others).await?,
-            Verdict::RollbackDeciderFirst => {
-                // An error here, 42704 above all, means that somebody else decided: look again.
-                finish(cluster, "ROLLBACK", &name, &[name.decider].into()).await?;
-                finish(cluster, "ROLLBACK", &name, &others).await?;
+        match settle(cluster, &look, &name, &others).await {
+            Ok(()) => {}
+            // Another shim was quicker, or the coordinator has woken up.
+            Err(fault) if fault.sqlstate() == UNDEFINED_OBJECT => {}
+            Err(fault) => {
+                tracing::warn!(database = cluster.name(), gid = %name, error = %fault.message(),
+                    "abandoned two-phase transaction not finished");
             }
         }
     }
     purge(cluster, &look, u16::try_from(shards).unwrap_or(u16::MAX)).await
+}
+
+async fn settle(
+    cluster: &Cluster,
+    look: &Look,
+    name: &GidName,
+    others: &BTreeSet<ShardNumber>,
+) -> Result<(), Fault> {
+    let lives = coordinator_lives(cluster, name).await?;
+    match verdict(look.decider(name, lives)) {
+        Verdict::Leave => Ok(()),
+        Verdict::CommitRest => finish(cluster, "COMMIT", name, others).await,
+        Verdict::RollbackRest => finish(cluster, "ROLLBACK", name, others).await,
+        Verdict::RollbackDeciderFirst => {
+            // An error here means that somebody else decided: the next round sees what.
+            finish(cluster, "ROLLBACK", name, &[name.decider].into()).await?;
+            finish(cluster, "ROLLBACK", name, others).await
+        }
+    }
 }
 
 /// The order of the statements is what makes the verdicts safe: see `recovery`.

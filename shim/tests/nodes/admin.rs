@@ -68,8 +68,8 @@ fn column(output: &Output, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every `SHOW` works on a cluster with a replica and a spare, and tells its tasks, positions,
-/// instances and pools.
+/// Every `SHOW` works on a cluster with a replica and a spare, and tells its positions, pools,
+/// instances and tasks.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_operators_see_is_what_the_nodes_say() {
     let (primary, spare) = tokio::join!(Server::with_extension(), Server::with_extension());
@@ -88,8 +88,17 @@ async fn what_operators_see_is_what_the_nodes_say() {
         ..PoolRow::default()
     };
     let admin = Admin::new(Arc::new(OneDatabase(cluster.clone(), pool)));
-    let show = async |text: &str| admin.run(text).await.expect(text);
+    every_verb_answers(&admin).await;
+    pools_and_positions(&admin, &replica).await;
+    instances_and_tasks(&admin, &cluster).await;
+    cluster.stop().await;
+}
 
+async fn show(admin: &Admin, text: &str) -> Output {
+    admin.run(text).await.expect(text)
+}
+
+async fn every_verb_answers(admin: &Admin) {
     for text in [
         "SHOW CLIENTS",
         "SHOW SERVERS",
@@ -103,9 +112,9 @@ async fn what_operators_see_is_what_the_nodes_say() {
         "SHOW VERSION",
         "show replication_slots;",
     ] {
-        assert_eq!(show(text).await.tag, "SHOW", "{text}");
+        assert_eq!(show(admin, text).await.tag, "SHOW", "{text}");
     }
-    assert_eq!(show(" ; ").await, Output::default());
+    assert_eq!(show(admin, " ; ").await, Output::default());
     assert_eq!(
         admin
             .run("SHOW NOTHING")
@@ -122,14 +131,16 @@ async fn what_operators_see_is_what_the_nodes_say() {
             .sqlstate(),
         "42601"
     );
+}
 
-    let pools = show("SHOW POOLS").await;
+async fn pools_and_positions(admin: &Admin, replica: &Server) {
+    let pools = show(admin, "SHOW POOLS").await;
     assert_eq!(column(&pools, "role"), ["replica"]);
     assert_eq!(column(&pools, "sv_total"), ["3"]);
     let waits = (column(&pools, "maxwait"), column(&pools, "maxwait_us"));
     assert_eq!(waits, (vec!["1".into()], vec!["500000".into()]));
 
-    let nodes = show("SHOW REPLICATION").await;
+    let nodes = show(admin, "SHOW REPLICATION").await;
     assert_eq!(column(&nodes, "role"), ["primary", "replica"]);
     assert!(
         column(&nodes, "pg_lsn").iter().all(|lsn| lsn.contains('/')),
@@ -137,43 +148,45 @@ async fn what_operators_see_is_what_the_nodes_say() {
     );
     assert_eq!(column(&nodes, "pg_is_in_recovery"), ["f", "t"]);
     assert_eq!(
-        column(&show("SHOW TOPOLOGY").await, "replicas"),
+        column(&show(admin, "SHOW TOPOLOGY").await, "replicas"),
         [replica.address().to_string()]
     );
-    let databases = show("SHOW DATABASES").await;
+    let databases = show(admin, "SHOW DATABASES").await;
     assert_eq!(column(&databases, "provisioning"), ["f", "f", "t"]);
+}
 
+async fn instances_and_tasks(admin: &Admin, cluster: &Cluster) {
     eventually("the instance and what it reaches are shown", async || {
-        let instances = show("SHOW INSTANCES").await;
+        let instances = show(admin, "SHOW INSTANCES").await;
         column(&instances, "reachable") == ["0,1"] && column(&instances, "self") == ["t"]
     })
     .await;
 
-    assert_eq!(show("SHOW TASKS").await.rows.len(), 0);
+    assert_eq!(show(admin, "SHOW TASKS").await.rows.len(), 0);
     let request = AddShard {
         shard: ShardNumber(1),
         auto: false,
         publication: None,
     };
-    let task = tasks::add_shard(&cluster, &request)
+    let task = tasks::add_shard(cluster, &request)
         .await
         .expect("nothing is in the way");
-    let fault = tasks::add_shard(&cluster, &request)
+    let fault = tasks::add_shard(cluster, &request)
         .await
         .expect_err("one at a time");
     assert_eq!(fault.sqlstate(), "55000");
-    let rows = show("SHOW TASKS").await;
+    let rows = show(admin, "SHOW TASKS").await;
     assert_eq!(column(&rows, "id"), [task.to_string()]);
     assert_eq!(column(&rows, "scope"), ["app shard 1"]);
     assert_eq!(column(&rows, "status"), ["validating"]);
     let progress = serde_json::json!({ "rows_done": 7, "rows_total": 9 });
-    tasks::task_progress(&cluster, task, &progress)
+    tasks::task_progress(cluster, task, &progress)
         .await
         .expect("an active task");
-    assert_eq!(column(&show("SHOW TASKS").await, "rows_done"), ["7"]);
-    let aborted = tasks::task_advance(&cluster, task, "guards_failed", None).await;
+    assert_eq!(column(&show(admin, "SHOW TASKS").await, "rows_done"), ["7"]);
+    let aborted = tasks::task_advance(cluster, task, "guards_failed", None).await;
     assert_eq!(aborted, Ok("aborted".into()));
-    let found = tasks::get(&cluster, task)
+    let found = tasks::get(cluster, task)
         .await
         .expect("shard 0 answers")
         .expect("kept");
@@ -181,5 +194,4 @@ async fn what_operators_see_is_what_the_nodes_say() {
         (found.status().as_str(), found.number("shard")),
         ("aborted", Some(1))
     );
-    cluster.stop().await;
 }
