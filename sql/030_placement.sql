@@ -92,16 +92,37 @@ COMMENT ON TABLE pgdog.task_intents IS
     'a row freezes the schema of this node for the life of the task';
 GRANT SELECT ON pgdog.task_intents TO PUBLIC;
 
-CREATE FUNCTION pgdog.lock_placement(target regclass) RETURNS void
+CREATE FUNCTION pgdog.table_class(relation regclass) RETURNS text
+LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'table_class_wrapper';
+COMMENT ON FUNCTION pgdog.table_class(regclass) IS
+    'sharded, omnisharded or unlisted, as the fence of this node sees the table';
+
+CREATE FUNCTION pgdog.lock_placement(target regclass, key_column text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $function$
 DECLARE
-    task bigint;
+    task  bigint;
+    heap  regclass;
 BEGIN
-    -- Lock order: the gate, then the table. The gate drains writers that fan out, the table's own
-    -- lock drains every writer of the table; who waited meanwhile sees the new epoch.
-    LOCK TABLE pgdog.gate IN SHARE ROW EXCLUSIVE MODE;
+    -- Writers of an omni table hold the gate, after they have locked the table: to drain them the
+    -- gate alone is locked, both would be a deadlock. Writers of any other table hold the table.
+    -- Who waited meanwhile is compared with the new epoch.
+    IF pgdog.table_class(target) = 'omnisharded' THEN
+        LOCK TABLE pgdog.gate IN SHARE ROW EXCLUSIVE MODE;
+    ELSE
+        LOCK TABLE pgdog.gate IN ROW EXCLUSIVE MODE;
+        FOR heap IN
+            SELECT c.oid FROM pg_class c
+             WHERE c.oid = target OR target IS NULL AND c.relkind IN ('r', 'p')
+                   AND c.relpersistence <> 't' AND EXISTS (
+                       SELECT FROM pg_attribute a
+                        WHERE a.attrelid = c.oid AND a.attname = key_column AND a.attnum > 0)
+             ORDER BY c.oid
+        LOOP
+            EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', heap);
+        END LOOP;
+    END IF;
     SELECT task_id INTO task FROM pgdog.task_intents ORDER BY task_id LIMIT 1;
     IF task IS NOT NULL AND task::text <> current_setting('pgdog.task_id') THEN
         RAISE EXCEPTION 'placement is frozen by task %', task
@@ -109,13 +130,10 @@ BEGIN
                   HINT = format(
                       'Wait for the task, or SELECT pgdog.stop_task(%s) on shard 0.', task);
     END IF;
-    IF target IS NOT NULL THEN
-        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', target);
-    END IF;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.lock_placement(regclass) IS
-    'holds back all writers whom a change of placement concerns';
+COMMENT ON FUNCTION pgdog.lock_placement(regclass, text) IS
+    'holds back all writers whom a change of placement concerns; refuses it while a task runs';
 
 CREATE FUNCTION pgdog.require_declarable(target regclass) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -162,7 +180,7 @@ BEGIN
         RAISE EXCEPTION 'data type "%" cannot be a sharding key', key_type
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use bigint, varchar or uuid.';
     END IF;
-    PERFORM pgdog.lock_placement(target);
+    PERFORM pgdog.lock_placement(target, key_column);
 
     wanted.column_name := key_column;
     wanted.data_type := key_type;
@@ -347,7 +365,12 @@ BEGIN
         SELECT n.nspname, c.relname INTO STRICT namespace, relation
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
     END IF;
-    PERFORM pgdog.lock_placement(target);
+    IF target IS NULL THEN
+        PERFORM pgdog.lock_placement(NULL, s.column_name)
+           FROM pgdog.sharded_tables s WHERE s.table_name = '';
+    ELSE
+        PERFORM pgdog.lock_placement(target);
+    END IF;
     DELETE FROM pgdog.sharded_tables s
      WHERE (s.schema_name, s.table_name) = (namespace, relation);
     DELETE FROM pgdog.omnisharded_tables o
@@ -367,7 +390,7 @@ END
 $function$;
 COMMENT ON FUNCTION pgdog.unshard_table(text) IS
     'withdraws the declaration of a table and raises the epoch of this node';
-REVOKE ALL ON FUNCTION pgdog.lock_placement(regclass) FROM PUBLIC;
+REVOKE ALL ON FUNCTION pgdog.lock_placement(regclass, text) FROM PUBLIC;
 
 CREATE FUNCTION pgdog.shard_for(schema_name text, table_name text, key text) RETURNS integer
 LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'shard_for_wrapper';

@@ -1,11 +1,6 @@
 -- DDL that changes where rows live changes the epoch with it. (What would make a declaration lose
 -- its table, a rename say, is refused by the utility hook.)
 
-CREATE FUNCTION pgdog.table_class(relation regclass) RETURNS text
-LANGUAGE c STABLE STRICT PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'table_class_wrapper';
-COMMENT ON FUNCTION pgdog.table_class(regclass) IS
-    'sharded, omnisharded or unlisted, as the fence of this node sees the table';
-
 CREATE FUNCTION pgdog.after_ddl() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

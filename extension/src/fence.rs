@@ -47,19 +47,19 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid]) {
     let Some(mut here) = topology::current() else {
         return;
     };
-    let mut class = strictest(targets);
+    let class = strictest(targets);
     if class == Class::Unlisted {
         return;
     }
     refuse_unless_serving(&here, targets);
     if class == Class::Omni {
         take_gate(&here);
-        // Whatever the wait was for has changed the world by now.
+        // The wait may have been for a change of the world. The class stays as the statement was
+        // routed by it: a table that is omnisharded no more is a reason to refuse.
         let Some(now) = topology::current() else {
             return;
         };
         here = now;
-        class = strictest(targets);
         refuse_unless_serving(&here, targets);
     }
     let Some(session) = effective_epoch() else {

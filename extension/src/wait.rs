@@ -29,8 +29,8 @@ pub(crate) fn is_position(text: &str) -> bool {
 /// server must also be on it, or on one that forked from it behind the position.
 ///
 /// Raises 58000 with `eta_ms=N` in DETAIL when `pgdog.wait_lsn_timeout` is over; `eta_ms=unknown`
-/// if nothing was replayed meanwhile. Raises 25001 where waiting cannot help any more: the
-/// transaction's snapshot is older than the wait, or replay could wait for a snapshot held here.
+/// if nothing was replayed meanwhile. Raises 25001 where waiting cannot help any more, because the
+/// transaction's snapshot is older than the wait.
 pub(crate) fn until_replayed(value: Option<CString>) {
     let text = value.and_then(|value| value.into_string().ok());
     let Some((floor, timeline)) = text.as_deref().and_then(position) else {
@@ -113,19 +113,25 @@ fn nap(milliseconds: c_long) {
 }
 
 fn refuse_old_snapshot() {
-    // SAFETY: snapshot state of this backend; the catalog snapshot is taken anew when needed.
-    let held = unsafe {
+    // SAFETY: snapshot state of this backend; the catalog snapshot, which replay would have to
+    // wait for, is taken anew when needed.
+    let (held, level) = unsafe {
         pg_sys::InvalidateCatalogSnapshot();
-        pg_sys::HaveRegisteredOrActiveSnapshot()
+        (
+            pg_sys::HaveRegisteredOrActiveSnapshot(),
+            pg_sys::XactIsoLevel,
+        )
     };
-    if held {
+    // Under READ COMMITTED the next statement takes a new snapshot. One that is held meanwhile (an
+    // open cursor, a function) may stop the replay of a VACUUM: then the wait ends in a refusal.
+    if held && level >= pg_sys::XACT_REPEATABLE_READ as i32 {
         ErrorReport::new(
             PgSqlErrorCode::ERRCODE_ACTIVE_SQL_TRANSACTION,
             "pgdog.wait_lsn must be set before any query of the transaction",
             "pgdog",
         )
         .set_detail("This transaction holds a snapshot that is older than the wait.")
-        .set_hint("SET pgdog.wait_lsn first in a transaction, outside functions and cursors.")
+        .set_hint("SET pgdog.wait_lsn first in a transaction, before any query.")
         .report(PgLogLevel::ERROR);
     }
 }

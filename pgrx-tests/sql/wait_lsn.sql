@@ -34,8 +34,11 @@ SELECT 1 AS snapshot_taken;
 SET LOCAL pgdog.wait_lsn = '0/1';
 \echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
+BEGIN;
+DECLARE c CURSOR FOR SELECT 1;
+SET LOCAL pgdog.wait_lsn = '0/1';
+COMMIT;
 DO $$ BEGIN SET pgdog.wait_lsn = '0/1'; END $$;
-\echo :LAST_ERROR_SQLSTATE
 
 -- the wait gives way to a timeout of the statement
 SET pgdog.wait_lsn_timeout = '1min';
