@@ -139,8 +139,8 @@ impl route::Params for Step<'_> {
 /// A portal that outlives its batch.
 #[derive(Debug, Clone)]
 pub struct Portal {
-    /// What is bound.
-    pub prepared: Arc<Prepared>,
+    /// What is bound; None for a cursor that SQL declared.
+    pub prepared: Option<Arc<Prepared>>,
     /// Where it was opened; None until it has run.
     pub shard: Option<ShardNumber>,
 }
@@ -216,7 +216,7 @@ impl<'a> Splitter<'a, '_> {
             Frontend::Bind(bind) => {
                 let prepared = self.statement(bind.statement)?;
                 let portal = Portal {
-                    prepared: prepared.clone(),
+                    prepared: Some(prepared.clone()),
                     shard: None,
                 };
                 self.names.portals.insert(bind.portal.to_owned(), portal);
@@ -230,11 +230,11 @@ impl<'a> Splitter<'a, '_> {
                 self.push(Message::DescribeStatement { prepared, frame });
             }
             Frontend::Describe(Subject::Portal(name)) => {
-                self.open_portal(name)?;
+                self.open_portal(name);
                 self.push(Message::DescribePortal { frame });
             }
             Frontend::Execute { portal, .. } => {
-                self.open_portal(portal)?;
+                self.open_portal(portal);
                 self.step().executes = true;
                 self.push(Message::Execute { frame });
                 let step = self.step.take().unwrap_or_default();
@@ -290,17 +290,18 @@ impl<'a> Splitter<'a, '_> {
         known.ok_or_else(|| faults::unknown_statement(name))
     }
 
-    /// Describe or Execute of a portal: of this step, or of an earlier one.
-    fn open_portal(&mut self, name: &str) -> Result<(), ErrorFields> {
+    /// Describe or Execute of a portal: of this step, or of an earlier one. One that is not known
+    /// here may be a cursor; else the server says that it does not exist.
+    fn open_portal(&mut self, name: &str) {
         let portal = self.names.portals.get(name).cloned();
-        let portal = portal.ok_or_else(|| faults::unknown_portal(name))?;
         let step = self.step();
         if step.bind.is_none_or(|bind| bind.portal != name) {
             step.bind = None;
-            step.resumes = portal.shard;
+            step.resumes = portal.as_ref().and_then(|portal| portal.shard);
         }
-        self.subject(&portal.prepared);
-        Ok(())
+        if let Some(prepared) = portal.and_then(|portal| portal.prepared) {
+            self.subject(&prepared);
+        }
     }
 
     fn step(&mut self) -> &mut Step<'a> {

@@ -11,8 +11,9 @@ use super::Session;
 use super::faults;
 use super::forward::{self, Progress, Sink, Trouble};
 use super::steps::Asked;
+use super::words::{Stateful, stateful};
 use crate::nodes::{self, Topology};
-use crate::plan::Statement;
+use crate::plan::{Kind, Statement};
 use crate::proto::{answer, frame, frontend};
 use crate::route::{self, Access, LookupKey, Outcome, Route, SessionView, Target, route};
 use crate::server::{Ahead, Conn};
@@ -37,6 +38,9 @@ impl Session<'_> {
                 reason: "no statement to route".to_owned(),
             });
         };
+        if let Some(route) = self.where_its_state_is(statement, asked.sql()) {
+            return Ok(route);
+        }
         let found = self
             .route_with_lookups(statement, asked.params(), topology)
             .await?;
@@ -47,6 +51,23 @@ impl Session<'_> {
                 ..found
             },
             Target::Any | Target::Shard(_) | Target::All(_) => found,
+        })
+    }
+
+    /// What only makes sense where a cursor or a prepared statement is.
+    fn where_its_state_is(&self, statement: &Statement, sql: &str) -> Option<Route> {
+        if statement.kind != Kind::Session {
+            return None;
+        }
+        let shard = match stateful(sql) {
+            Stateful::Execute => self.pin?.0,
+            Stateful::Cursor(name) => self.names.portals.get(&name)?.shard?,
+            Stateful::Keep(_) | Stateful::Declare { .. } | Stateful::Nothing => return None,
+        };
+        Some(Route {
+            target: Target::Shard(shard),
+            access: Access::Write,
+            reason: "state on this connection".to_owned(),
         })
     }
 

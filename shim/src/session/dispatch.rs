@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
 
 use super::Session;
 use super::client::Gone;
 use super::steps::{Asked, Input};
 use super::tx::Block;
+use super::words::{Stateful, stateful};
 use crate::observe::Counted;
 use crate::plan::Kind;
 use crate::proto::ErrorFields;
@@ -164,8 +166,8 @@ impl Session<'_> {
         };
         let shard = match route.target {
             Target::Shard(shard) => shard,
-            Target::Any => self.home(&self.cluster.topology())?,
-            Target::All(_) if shards == 1 => self.home(&self.cluster.topology())?,
+            Target::Any => self.keeper()?,
+            Target::All(_) if shards == 1 => self.keeper()?,
             Target::All(_) => {
                 return Err(Fault::Refused {
                     what: format!("{why} on several shards"),
@@ -175,6 +177,14 @@ impl Session<'_> {
             }
         };
         self.pin(shard, why)
+    }
+
+    /// The shard whose connection is kept, or would be.
+    fn keeper(&self) -> Result<ShardNumber, Fault> {
+        match self.pin {
+            Some((shard, _)) => Ok(shard),
+            None => self.home(&self.cluster.topology()),
+        }
     }
 
     /// Reports an error of the shim's own.
@@ -232,51 +242,17 @@ fn may_end_failure(kind: &Kind) -> bool {
 fn keeps_state(asked: &Asked<'_>) -> Option<&'static str> {
     let statement = asked.statement().filter(|_| asked.executes())?;
     match statement.kind {
-        Kind::Session => {}
+        Kind::Session => match stateful(asked.sql()) {
+            Stateful::Keep(why) => Some(why),
+            Stateful::Declare { hold, .. } => hold.then_some("cursor WITH HOLD"),
+            Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => None,
+        },
         Kind::Read | Kind::Write if statement.functions.shared.is_some() => {
             let text = asked.sql().to_ascii_lowercase();
             let session_lock =
                 text.contains("pg_advisory_lock") || text.contains("pg_try_advisory_lock");
-            return session_lock.then_some("advisory lock");
+            session_lock.then_some("advisory lock")
         }
-        _ => return None,
-    }
-    let text = without_comments(asked.sql()).to_ascii_lowercase();
-    let mut words = text.split_ascii_whitespace();
-    match words.next().unwrap_or_default() {
-        "listen" => Some("LISTEN"),
-        "prepare" => Some("PREPARE"),
-        "load" => Some("LOAD"),
-        "declare" if text.contains("with hold") => Some("cursor WITH HOLD"),
-        "create" | "select" | "with" => Some("temporary table"),
         _ => None,
-    }
-}
-
-/// The text from its first word on.
-fn without_comments(sql: &str) -> &str {
-    let mut rest = sql.trim_start();
-    loop {
-        let end = match (rest.strip_prefix("--"), rest.strip_prefix("/*")) {
-            (Some(comment), _) => comment.find('\n').map(|end| &comment[end + 1..]),
-            (_, Some(comment)) => comment.find("*/").map(|end| &comment[end + 2..]),
-            (None, None) => return rest,
-        };
-        match end {
-            Some(end) => rest = end.trim_start(),
-            None => return rest,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn comments_before_the_first_word_are_skipped() {
-        assert_eq!(without_comments("  -- a\n/* b */ LISTEN x"), "LISTEN x");
-        assert_eq!(without_comments("/* open"), "/* open");
-        assert_eq!(without_comments("SELECT 1 -- x"), "SELECT 1 -- x");
     }
 }

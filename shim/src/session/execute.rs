@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
+use super::batch::Portal;
 use super::client::{Gone, Mark};
 use super::copy;
 use super::dispatch::Flow;
@@ -15,6 +16,7 @@ use super::read::{Picked, Search};
 use super::script::Script;
 use super::steps::{Asked, Input};
 use super::tx::Block;
+use super::words::{Stateful, stateful};
 use super::work::Work;
 use super::{Session, faults};
 use crate::nodes::Topology;
@@ -71,6 +73,7 @@ impl Session<'_> {
                 Ok(picked) => picked,
                 Err(fault) => return Ok(self.fault(&fault).await),
             };
+            let waited_ms = search.waited_ms();
             let mark = self.client.mark();
             let outcome = self.attempt(&mut participant, guard, &work, topology).await;
             match outcome {
@@ -98,7 +101,7 @@ impl Session<'_> {
                     return Ok(Flow::Failed { parsed: 0 });
                 }
                 Ok(Attempt::Ran(script)) => {
-                    self.note_route(&participant, route, search.waited_ms());
+                    self.note_route(&participant, route, waited_ms);
                     return Ok(self
                         .ran_alone(input, range, participant, script, mark)
                         .await);
@@ -184,6 +187,7 @@ impl Session<'_> {
                 Ok(picked) => picked,
                 Err(fault) => return Ok(self.fault(&fault).await),
             };
+            let waited_ms = search.waited_ms();
             let first = self.tx.is_untouched() && self.participants.is_empty();
             let mark = self.client.mark();
             participant.wrote |= route.access == Access::Write;
@@ -209,7 +213,7 @@ impl Session<'_> {
                     return Ok(Flow::Failed { parsed: 0 });
                 }
                 Ok(Attempt::Ran(script)) => {
-                    self.note_route(&participant, route, search.waited_ms());
+                    self.note_route(&participant, route, waited_ms);
                     let again = self.startable_over(&script, mark).filter(|_| first);
                     if let Some(fields) = again {
                         self.client.cut(mark);
@@ -292,9 +296,9 @@ impl Session<'_> {
         Ok(match route.target {
             Target::Shard(shard) => shard,
             Target::Any | Target::All(_) => match (self.pin, self.participants.keys().next()) {
-                (_, _) if self.participants.contains_key(&home) => home,
-                (_, Some(shard)) => *shard,
-                (Some((pinned, _)), None) => pinned,
+                (Some((pinned, _)), _) => pinned,
+                (None, Some(_)) if self.participants.contains_key(&home) => home,
+                (None, Some(shard)) => *shard,
                 (None, None) => home,
             },
         })
@@ -477,7 +481,7 @@ impl Session<'_> {
                     self.seen.set_pinned("");
                 }
             }
-            Kind::Session => self.note_temporary(statement),
+            Kind::Session => self.note_state(statement, asked.sql(), participant.shard),
             Kind::Ddl { .. } | Kind::Placement => self.reshaped = true,
             _ => {
                 if asked.sql().contains("set_config") {
@@ -490,14 +494,19 @@ impl Session<'_> {
         }
     }
 
-    fn note_temporary(&mut self, statement: &crate::plan::Statement) {
-        if self.pin.is_some_and(|(_, why)| why == "temporary table") {
-            let names = statement
-                .relations
-                .iter()
-                .filter(|relation| relation.written);
-            self.temporary
-                .extend(names.map(|relation| relation.name.clone()));
+    fn note_state(&mut self, statement: &crate::plan::Statement, sql: &str, shard: ShardNumber) {
+        match stateful(sql) {
+            Stateful::Keep("temporary table") => {
+                self.temporary.extend(statement.temporary.clone());
+            }
+            Stateful::Declare { name, .. } => {
+                let cursor = Portal {
+                    prepared: None,
+                    shard: Some(shard),
+                };
+                self.names.portals.insert(name, cursor);
+            }
+            Stateful::Keep(_) | Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => {}
         }
     }
 

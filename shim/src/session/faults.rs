@@ -37,11 +37,6 @@ pub fn duplicate_statement(name: &str) -> ErrorFields {
     )
 }
 
-/// 34000.
-pub fn unknown_portal(name: &str) -> ErrorFields {
-    plain("34000", format!("portal \"{name}\" does not exist"))
-}
-
 /// 0A000.
 pub fn function_call() -> ErrorFields {
     let mut fields = plain("0A000", "the function call message is not supported");

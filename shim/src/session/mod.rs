@@ -11,6 +11,7 @@
 //! | `params`, `param_values`, `settings` | pure: parameters of the session, of the process |
 //! | `tx`, `commit` | the transaction: its state (pure), and how it ends on several servers |
 //! | `decide`, `read` | which shard, and which node of it |
+//! | `words` | pure: which statements leave something on their connection |
 //! | `party` | server connections on loan |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
@@ -44,6 +45,7 @@ mod startup;
 mod startup_options;
 mod steps;
 mod tx;
+mod words;
 mod work;
 
 use std::collections::BTreeMap;

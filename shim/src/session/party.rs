@@ -6,6 +6,7 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
 use super::forward;
+use super::settings::Keep;
 use super::tx::Block;
 use super::{Session, faults};
 use crate::nodes::{Address, Topology};
@@ -54,6 +55,9 @@ pub struct Participant {
 /// Statement that fails whatever the state: it makes a transaction count as failed on a server
 /// too, so that nothing of it can be committed there. Its text explains itself in the log.
 const POISON: &str = "ROLLBACK TO SAVEPOINT \"transaction aborted by pgdog\"";
+
+/// Why a connection is kept under `pooler_mode = "session"`.
+pub const SESSION_MODE: &str = "session mode";
 
 /// How long a rollback may take before the connection is given up.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(30);
@@ -105,6 +109,13 @@ impl Session<'_> {
 
     /// Ends a loan. A pinned connection stays with the client.
     pub(super) fn give_back(&mut self, mut participant: Participant) {
+        if self.settings.keep == Keep::Session
+            && self.pin.is_none()
+            && participant.place == Place::Primary
+        {
+            self.pin = Some((participant.shard, SESSION_MODE));
+            self.seen.set_pinned(SESSION_MODE);
+        }
         let pinned_here = self
             .pin
             .is_some_and(|(shard, _)| shard == participant.shard);
@@ -136,7 +147,21 @@ impl Session<'_> {
                 self.seen.set_pinned(why);
                 Ok(())
             }
-            Some((kept, _)) if kept == shard => Ok(()),
+            Some((kept, SESSION_MODE)) if kept != shard => {
+                // Nothing is kept there but habit.
+                self.pinned = None;
+                self.running.remove(kept);
+                self.pin = Some((shard, why));
+                self.seen.set_pinned(why);
+                Ok(())
+            }
+            Some((kept, first)) if kept == shard => {
+                if first == SESSION_MODE {
+                    self.pin = Some((shard, why));
+                    self.seen.set_pinned(why);
+                }
+                Ok(())
+            }
             Some((kept, first)) => Err(Fault::Refused {
                 what: format!("{why} on shard {shard} together with {first} on shard {kept}"),
                 why: "a client keeps state on one server only".to_owned(),

@@ -9,7 +9,7 @@ use pgdog_core::lsn::{self, Lsn};
 
 use super::Session;
 use super::param_values::RoleChoice;
-use super::party::{Participant, Place};
+use super::party::{Participant, Place, SESSION_MODE};
 use super::settings::{Balancing, Reads};
 use crate::nodes::{Address, Position, Role, ShardNodes, Topology};
 use crate::plan::{RoleHint, Statement};
@@ -103,7 +103,9 @@ impl Session<'_> {
     ) -> Result<Picked, Fault> {
         let shard = search.shard;
         let nodes = nodes_of(topology, shard)?;
-        let pinned_here = self.pin.is_some_and(|(pinned, _)| pinned == shard);
+        let pinned_here = self
+            .pin
+            .is_some_and(|(pinned, why)| pinned == shard && why != SESSION_MODE);
         if pinned_here || (nodes.replicas.is_empty() && !self.insists_on_replica()) {
             return self.pick_primary(shard, topology).await;
         }
