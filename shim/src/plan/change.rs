@@ -236,7 +236,7 @@ impl Facts {
                         .and_then(|source| row_member(source, multi.colno))
                 }
                 _ => {
-                    self.stored_expression(expression);
+                    self.expression(expression);
                     Some(expression)
                 }
             };

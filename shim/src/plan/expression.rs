@@ -4,7 +4,7 @@
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    ColumnRef, FuncCall, JsonAggConstructor, JsonBehavior, JsonTable, JsonTableColumn,
+    AConst, ColumnRef, FuncCall, JsonAggConstructor, JsonBehavior, JsonTable, JsonTableColumn,
     JsonValueExpr, Node, RangeTableFunc, SqlValueFunctionOp, TypeCast, WindowDef, a_const,
 };
 
@@ -31,8 +31,8 @@ impl Facts {
     pub(super) fn expression(&mut self, node: &Node) {
         let Some(node) = &node.node else { return };
         match node {
-            NodeEnum::AConst(_)
-            | NodeEnum::String(_)
+            NodeEnum::AConst(constant) => self.constant(constant),
+            NodeEnum::String(_)
             | NodeEnum::Integer(_)
             | NodeEnum::Float(_)
             | NodeEnum::Boolean(_)
@@ -259,8 +259,16 @@ impl Facts {
         self.diverges(name);
     }
 
-    /// `'now'::timestamptz` and its like read the clock; so does a bare `'now'` in a column of a
-    /// time type, which is seen where values are inserted.
+    /// A bare `'now'` reads the clock where a time is expected, which cannot be seen here.
+    fn constant(&mut self, constant: &AConst) {
+        if let Some(a_const::Val::Sval(text)) = &constant.val
+            && text.sval.trim().eq_ignore_ascii_case("now")
+        {
+            self.diverges("'now'");
+        }
+    }
+
+    /// `'today'::date` and its like read the clock too; as bare words they are more often text.
     fn cast(&mut self, cast: &TypeCast) {
         self.optional(cast.arg.as_deref());
         let Some(NodeEnum::AConst(constant)) = cast.arg.as_ref().and_then(|arg| arg.node.as_ref())

@@ -5,11 +5,11 @@ use std::ops::Range;
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
     Alias, ColumnRef, JoinExpr, JoinType, LockWaitPolicy, Node, RangeFunction, RangeVar,
-    SelectStmt, SetOperation, SubLinkType, WithClause, a_const,
+    SelectStmt, SetOperation, SubLinkType, WithClause,
 };
 
 use super::facts::Facts;
-use super::scope::{Column, Item, Outputs, Scope, Source, natural_name, unqualified};
+use super::scope::{Column, Item, Outputs, Scope, Source, natural_name};
 use super::value::{string, value};
 use super::{Relation, Value};
 
@@ -117,23 +117,12 @@ impl Facts {
             };
             let mut cells = Vec::with_capacity(list.items.len());
             for cell in &list.items {
-                self.stored_expression(cell);
+                self.expression(cell);
                 cells.push(value(cell));
             }
             read.push(cells);
         }
         read
-    }
-
-    /// An expression whose value may be stored: there a bare `'now'` may read the clock.
-    pub(super) fn stored_expression(&mut self, node: &Node) {
-        self.expression(node);
-        if let Some(NodeEnum::AConst(constant)) = &node.node
-            && let Some(a_const::Val::Sval(text)) = &constant.val
-            && text.sval.trim().eq_ignore_ascii_case("now")
-        {
-            self.diverges("'now'");
-        }
     }
 
     /// Reads a target or RETURNING list.
@@ -175,7 +164,7 @@ impl Facts {
                 self.subquery(link.subselect.as_deref()).at(0).to_vec()
             }
             _ => {
-                self.stored_expression(node);
+                self.expression(node);
                 match value(node) {
                     Value::Unknown => Vec::new(),
                     known => vec![Column::Listed(vec![known])],
@@ -185,13 +174,16 @@ impl Facts {
     }
 
     fn star(&mut self, column: &ColumnRef, outputs: &mut Outputs) {
-        let items = &self.scopes.top().items;
+        let scope = self.scopes.top();
         let qualifier = column.fields.iter().rev().nth(1).and_then(string);
-        let chosen: Vec<Item> = items
-            .iter()
-            .filter(|item| qualifier.is_none_or(|name| item.name == name))
-            .cloned()
-            .collect();
+        let mut chosen: Vec<Item> = Vec::new();
+        for (index, item) in scope.items.iter().enumerate() {
+            match qualifier {
+                None if scope.merges(index) => outputs.open = true,
+                Some(name) if item.name != name => {}
+                None | Some(_) => chosen.push(item.clone()),
+            }
+        }
         // `*` over a join may merge columns, so positions are lost.
         if chosen.len() != 1 {
             outputs.open = true;
@@ -385,15 +377,39 @@ impl Facts {
             binds.extend(tables(right.clone()));
         }
         for column in join.using_clause.iter().filter_map(string) {
-            let items = &self.scopes.top().items;
-            let lefts = unqualified(&items[left.clone()], column).unwrap_or_default();
-            let rights = unqualified(&items[right.clone()], column).unwrap_or_default();
+            let scope = self.scopes.top();
+            let lefts = scope.unqualified(left.clone(), column).unwrap_or_default();
+            let rights = scope.unqualified(right.clone(), column).unwrap_or_default();
             self.join(&lefts, &rights, &binds);
         }
+        let mut nullable = Vec::new();
+        if !binds_left {
+            nullable.push(right.clone());
+        }
+        if !binds_right {
+            nullable.push(left.clone());
+        }
+        self.merge_columns(join, &nullable);
         if let Some(condition) = &join.quals {
             self.condition(condition, &binds);
         }
         self.alias_join(join, left.start);
+    }
+
+    /// After an outer join an unqualified merged column is the preserved side's.
+    fn merge_columns(&mut self, join: &JoinExpr, nullable: &[Range<usize>]) {
+        let mut names: Vec<_> = join
+            .using_clause
+            .iter()
+            .map(|c| string(c).map(str::to_owned))
+            .collect();
+        if join.is_natural {
+            names.push(None);
+        }
+        for name in names {
+            let hidden = nullable.iter().map(|items| (name.clone(), items.clone()));
+            self.scopes.top().merged.extend(hidden);
+        }
     }
 
     /// `(a JOIN b ...) AS j` hides the names `a` and `b`.

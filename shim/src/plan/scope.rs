@@ -6,6 +6,8 @@
 //! rejects the reference as ambiguous; on a table that lacks it the entry is an alias that
 //! nobody reads.
 
+use std::ops::Range;
+
 use pg_query::NodeEnum;
 use pg_query::protobuf::Node;
 
@@ -145,6 +147,9 @@ pub(super) struct Scope {
     pub(super) hidden: bool,
     /// Some join of this level is an outer one.
     pub(super) outer_join: bool,
+    /// Items on the nullable side of an outer join with USING (of this column) or NATURAL (any
+    /// column): the merged column may hold the other side's value where theirs is NULL.
+    pub(super) merged: Vec<(Option<String>, Range<usize>)>,
 }
 
 /// Query levels from the outermost to the innermost.
@@ -167,7 +172,7 @@ impl Scopes {
         let visible = || self.0.iter().rev().filter(|scope| !scope.hidden);
         match names.as_deref() {
             Some([column]) => visible()
-                .find_map(|scope| scope.unqualified(column))
+                .find_map(|scope| scope.unqualified(0..scope.items.len(), column))
                 .unwrap_or_default(),
             Some([relation, column]) => visible()
                 .find_map(|scope| scope.qualified(None, relation, column))
@@ -181,8 +186,31 @@ impl Scopes {
 }
 
 impl Scope {
-    fn unqualified(&self, column: &str) -> Option<Vec<Column>> {
-        unqualified(&self.items, column)
+    /// What an unqualified column can mean among some items; `None` when none of them has it.
+    pub(super) fn unqualified(&self, items: Range<usize>, column: &str) -> Option<Vec<Column>> {
+        let mut found: Option<Vec<Column>> = None;
+        for index in items {
+            let trace = if self.is_merged(index, column) {
+                Some(Vec::new())
+            } else {
+                self.items[index].column(column)
+            };
+            if let Some(trace) = trace {
+                found.get_or_insert_default().extend(trace);
+            }
+        }
+        found
+    }
+
+    fn is_merged(&self, item: usize, column: &str) -> bool {
+        self.merged.iter().any(|(name, items)| {
+            items.contains(&item) && name.as_deref().is_none_or(|name| name == column)
+        })
+    }
+
+    /// Whether some column of the item is not its own under an unqualified name.
+    pub(super) fn merges(&self, item: usize) -> bool {
+        self.merged.iter().any(|(_, items)| items.contains(&item))
     }
 
     fn qualified(&self, schema: Option<&str>, name: &str, column: &str) -> Option<Vec<Column>> {
@@ -194,19 +222,6 @@ impl Scope {
             return Some(Vec::new());
         }
         Some(item.column(column).unwrap_or_default())
-    }
-}
-
-/// What an unqualified column can mean among these items; `None` when none of them has it.
-pub(super) fn unqualified(items: &[Item], column: &str) -> Option<Vec<Column>> {
-    let traces: Vec<_> = items
-        .iter()
-        .filter_map(|item| item.column(column))
-        .collect();
-    if traces.is_empty() {
-        None
-    } else {
-        Some(traces.concat())
     }
 }
 

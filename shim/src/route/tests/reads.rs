@@ -170,6 +170,41 @@ fn subqueries_and_names_are_followed() {
     }
 }
 
+/// A column merged by an outer join is the preserved side's, which may be any key.
+#[test]
+fn merged_columns_of_outer_joins_do_not_bind_through_the_nullable_side() {
+    const BOUND: &str = "(SELECT * FROM orders WHERE tenant_id = 11)";
+    for join in [
+        format!("rates r LEFT JOIN {BOUND} o USING (tenant_id)"),
+        format!("{BOUND} o RIGHT JOIN rates r USING (tenant_id)"),
+        format!("{BOUND} o FULL JOIN rates r USING (tenant_id)"),
+        format!("rates r NATURAL LEFT JOIN {BOUND} o"),
+    ] {
+        unsupported(&format!(
+            "SELECT * FROM {join} JOIN lines l ON l.tenant_id = r.x AND true"
+        ));
+        unsupported(&format!(
+            "SELECT * FROM {join} JOIN lines l USING (tenant_id)"
+        ));
+        let derived = format!("(SELECT * FROM {join}) s");
+        unsupported(&format!(
+            "SELECT * FROM {derived} JOIN lines l ON l.tenant_id = s.tenant_id"
+        ));
+        let correlated = "EXISTS (SELECT 1 FROM lines l WHERE l.tenant_id = tenant_id)";
+        unsupported(&format!("SELECT * FROM {join} WHERE {correlated}"));
+    }
+    let inner = format!("rates r JOIN {BOUND} o USING (tenant_id)");
+    to_shard(
+        &format!("SELECT * FROM {inner} JOIN lines l USING (tenant_id)"),
+        0,
+    );
+    let preserved = format!("{BOUND} o LEFT JOIN rates r USING (tenant_id)");
+    to_shard(
+        &format!("SELECT * FROM {preserved} JOIN lines l USING (tenant_id)"),
+        0,
+    );
+}
+
 #[test]
 fn a_null_key_matches_nothing_anywhere() {
     for sql in [
