@@ -200,7 +200,7 @@ COMMENT ON FUNCTION pgdog.omni_enter() IS
 CREATE FUNCTION pgdog.follow_epoch(epoch bigint) RETURNS void
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'follow_epoch_wrapper';
 COMMENT ON FUNCTION pgdog.follow_epoch(bigint) IS
-    'the transaction that raised the epoch itself goes on by the new one, unless it was stale before';
+    'the transaction that raised the epoch itself goes on by it, unless it was stale before';
 
 CREATE FUNCTION pgdog.raise_epoch() RETURNS void
 LANGUAGE plpgsql
