@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -68,9 +68,16 @@ struct Worker {
     number: i32,
     login: Login,
     tenants: i64,
+    /// Number that its writes begin with.
+    first: i64,
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
 }
+
+/// Loads of one process follow one another on the same tables without meeting their keys.
+static LOADS: AtomicI64 = AtomicI64::new(0);
+/// Writes of one client in one load, at most.
+const WRITES: i64 = 100_000;
 
 impl Load {
     /// Starts the clients, spread over all shims.
@@ -83,6 +90,7 @@ impl Load {
             (Role::Reader, pressure.readers),
         ];
         let shims = cluster.description().shims.len();
+        let first = WRITES * LOADS.fetch_add(1, Ordering::Relaxed);
         let mut workers = Vec::new();
         for (role, count) in roles {
             for number in 0..count {
@@ -91,6 +99,7 @@ impl Load {
                     number,
                     login: cluster.login(number as usize % shims),
                     tenants: pressure.tenants,
+                    first,
                     stop: Arc::clone(&stop),
                     done: Arc::clone(&done),
                 };
@@ -126,7 +135,7 @@ impl Load {
 impl Worker {
     async fn run(self) -> Account {
         let mut account = Account::default();
-        let mut n = 0;
+        let mut n = self.first;
         while !self.stopped() {
             let client = match Client::connect(&self.login).await {
                 Ok(client) => client,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use futures_util::{SinkExt as _, StreamExt as _, pin_mut};
-use pgdog_integration::client::{Client, sqlstate};
+use pgdog_integration::client::{Client, Login, describe, sqlstate};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 use tokio_postgres::NoTls;
 
@@ -63,14 +63,24 @@ async fn count(cluster: &Cluster, condition: &str) -> anyhow::Result<String> {
 async fn a_wrong_password_is_28p01_and_an_unknown_database_3d000(
     cluster: &Cluster,
 ) -> anyhow::Result<()> {
-    let mut login = cluster.login(0);
-    login.password = "wrong".to_owned();
-    let error = Client::connect(&login).await.err().context("let in")?;
-    ensure!(format!("{error:?}").contains("28P01"), "{error:?}");
-    let mut login = cluster.login(0);
-    login.database = "nope".to_owned();
-    let error = Client::connect(&login).await.err().context("let in")?;
-    ensure!(format!("{error:?}").contains("3D000"), "{error:?}");
+    let wrong = Login {
+        password: "wrong".to_owned(),
+        ..cluster.login(0)
+    };
+    refused_login(&wrong, "28P01").await?;
+    let unknown = Login {
+        database: "nope".to_owned(),
+        ..cluster.login(0)
+    };
+    refused_login(&unknown, "3D000").await
+}
+
+async fn refused_login(login: &Login, code: &str) -> anyhow::Result<()> {
+    let error = Client::connect(login).await.err().context("let in")?;
+    let error = error
+        .downcast_ref::<tokio_postgres::Error>()
+        .context("not a server's error")?;
+    ensure!(sqlstate(error) == code, "{}", describe(error));
     Ok(())
 }
 
@@ -133,7 +143,7 @@ async fn savepoints_nest(cluster: &Cluster) -> anyhow::Result<()> {
     middle
         .execute("INSERT INTO items (id) VALUES (11)", &[])
         .await?;
-    let inner = middle.savepoint("inner").await?;
+    let inner = middle.savepoint("innermost").await?;
     ensure!(
         inner
             .execute("INSERT INTO items (id) VALUES (10)", &[])

@@ -106,14 +106,19 @@ async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<G
         true => settings.admin.as_ref().filter(|admin| admin.name == user),
         false => settings.account(&user, &name),
     };
+    let cluster = services.clusters.load().get(&name).cloned();
+    // As in PostgreSQL: who has proved who he is may know that there is no such database.
+    let claimed = match is_admin || cluster.is_some() {
+        true => account,
+        false => settings.accounts.iter().find(|account| account.name == user),
+    };
     let claim = Claim {
         user: &user,
-        password: account.and_then(|account| account.password.as_deref()),
-        known: account.is_some(),
+        password: claimed.and_then(|account| account.password.as_deref()),
+        known: claimed.is_some(),
     };
     authenticate(client, services, settings.auth, claim).await?;
     backend::auth_ok(&mut client.out);
-    let cluster = services.clusters.load().get(&name).cloned();
     match (account, is_admin, cluster) {
         (Some(account), true, _) => Ok(Some(Guest {
             startup,
