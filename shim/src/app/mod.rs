@@ -221,6 +221,16 @@ impl Process {
             if same {
                 continue;
             }
+            // A running database takes the change as it is: caches, positions and the lock that
+            // vouches for transactions under way stay. Only another login needs a new start.
+            if let Some(cluster) = clusters.get(name)
+                && cluster.can_take(&settings)
+            {
+                if let Err(fault) = cluster.reload(settings).await {
+                    tracing::error!(database = name, %fault, "database stays as it was");
+                }
+                continue;
+            }
             match Cluster::start(settings).await {
                 Ok(cluster) => {
                     self.end_driver(name);

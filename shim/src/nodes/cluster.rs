@@ -119,6 +119,14 @@ impl Cluster {
         self.settings.load_full()
     }
 
+    /// Whether [`Cluster::reload`] can take these settings: the login stays, and the nodes have the
+    /// extension, without which nothing of the background work was begun.
+    pub fn can_take(&self, settings: &Settings) -> bool {
+        let same_login =
+            self.login.user == settings.user && self.login.password == settings.password;
+        same_login && !self.is_plain()
+    }
+
     /// Takes a changed configuration: nodes and declarations are added. Topology, caches and
     /// positions stay; so does the login of the control connections.
     ///
