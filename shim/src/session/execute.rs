@@ -6,7 +6,6 @@ use std::time::Duration;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
-use super::batch::Portal;
 use super::client::{Gone, Mark};
 use super::copy;
 use super::dispatch::Flow;
@@ -16,18 +15,24 @@ use super::read::{Picked, Search};
 use super::script::Script;
 use super::steps::{Asked, Input};
 use super::tx::Block;
-use super::words::{Stateful, stateful};
 use super::work::Work;
 use super::{Session, faults};
 use crate::nodes::Topology;
 use crate::observe::Counted;
-use crate::plan::Kind;
 use crate::proto::{ErrorFields, TxStatus};
 use crate::route::{Access, Route, Target};
 use crate::server::{Guard, Guarded};
 
 /// How long a cancel request to a server may take.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
+
+/// A run that was answered.
+struct Ran {
+    participant: Participant,
+    script: Script,
+    /// Where its answers begin.
+    mark: Mark,
+}
 
 /// What came of a run on one server.
 enum Attempt {
@@ -102,22 +107,23 @@ impl Session<'_> {
                 }
                 Ok(Attempt::Ran(script)) => {
                     self.note_route(&participant, route, waited_ms);
-                    return Ok(self
-                        .ran_alone(input, range, participant, script, mark)
-                        .await);
+                    let ran = Ran {
+                        participant,
+                        script,
+                        mark,
+                    };
+                    return Ok(self.ran_alone(input, range, ran));
                 }
             }
         }
     }
 
-    async fn ran_alone(
-        &mut self,
-        input: &Input<'_>,
-        range: Range<usize>,
-        mut participant: Participant,
-        script: Script,
-        mark: Mark,
-    ) -> Flow {
+    fn ran_alone(&mut self, input: &Input<'_>, range: Range<usize>, ran: Ran) -> Flow {
+        let Ran {
+            mut participant,
+            script,
+            mark,
+        } = ran;
         self.seen.count(Counted::Transactions, 1);
         if let Some(fields) = self.startable_over(&script, mark) {
             self.client.cut(mark);
@@ -392,163 +398,7 @@ impl Session<'_> {
             .filter(|fields| faults::is_stale_topology(fields))?;
         self.client.holds(mark).then(|| fields.clone())
     }
-
-    fn note_route(&mut self, participant: &Participant, route: &Route, waited_ms: u64) {
-        self.last_route = format!(
-            "node={}:{} role={} shard={} reason={} waited_ms={waited_ms}",
-            participant.address.host,
-            participant.address.port,
-            participant.place.as_str(),
-            participant.shard,
-            route.reason,
-        );
-        self.seen.count(
-            match participant.place {
-                Place::Primary => Counted::Primary,
-                Place::Replica => Counted::Replica,
-            },
-            1,
-        );
-    }
-
-    fn note_commit_of(&mut self, participant: &Participant) {
-        if let Some(lsn) = participant.lease.commit_lsn() {
-            self.note_commits(&[(participant.shard, lsn)]);
-        }
-    }
-
-    fn note_portal(&mut self, asked: Asked<'_>, shard: ShardNumber) {
-        if let Asked::Extended(step) = asked
-            && let Some(bind) = step.bind
-            && let Some(portal) = self.names.portals.get_mut(bind.portal)
-        {
-            portal.shard = Some(shard);
-        }
-    }
-
-    /// What a statement that went through changes about session and connection.
-    fn note_effects(&mut self, asked: &Asked<'_>, participant: &mut Participant, script: &Script) {
-        if let Some(fields) = &script.error {
-            if fields.code == "0A000" && fields.message.contains("cached plan") {
-                // The shared statement is of an older shape of the table: prepare it anew.
-                participant.lease.mark_dirty();
-            }
-            return;
-        }
-        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
-            return;
-        };
-        let lease = &mut participant.lease;
-        match &statement.kind {
-            Kind::Set {
-                name,
-                local: false,
-                value,
-                as_select,
-            } => {
-                match (value, as_select) {
-                    (None, false) => self.params.note_reset(name),
-                    (Some(_), _) | (None, true) => self.params.note_set(name, asked.sql()),
-                }
-                self.tx.note_command(asked.sql());
-                if name == "search_path" {
-                    self.note_search_path(value.as_deref());
-                }
-                if !self.tx.is_open() {
-                    lease.settings = self.params.fingerprint();
-                }
-            }
-            Kind::Set { local: true, .. } => self.tx.note_command(asked.sql()),
-            Kind::Reset(Some(name)) => {
-                self.params.note_reset(name);
-                self.tx.note_command(asked.sql());
-                lease.settings = match self.tx.is_open() {
-                    true => lease.settings,
-                    false => u64::MAX,
-                };
-            }
-            Kind::Reset(None) | Kind::Discard { all: true } => {
-                self.params.reset_all();
-                self.tx.note_command(asked.sql());
-                self.search_path.clear();
-                lease.epoch = None;
-                lease.settings = u64::MAX;
-                if matches!(statement.kind, Kind::Discard { .. }) {
-                    lease.forget_prepared();
-                    self.names.statements.clear();
-                    self.temporary.clear();
-                    self.pin = None;
-                    self.seen.set_pinned("");
-                }
-            }
-            Kind::Session => self.note_state(statement, asked.sql(), participant.shard),
-            Kind::Ddl { .. } | Kind::Placement => self.reshaped = true,
-            _ => {
-                if asked.sql().contains("set_config") {
-                    lease.settings = u64::MAX;
-                }
-            }
-        }
-        if self.reshaped && !self.tx.is_open() {
-            self.reshaped = false;
-        }
-    }
-
-    fn note_state(&mut self, statement: &crate::plan::Statement, sql: &str, shard: ShardNumber) {
-        match stateful(sql) {
-            Stateful::Keep("temporary table") => {
-                self.temporary.extend(statement.temporary.clone());
-            }
-            Stateful::Declare { name, .. } => {
-                let cursor = Portal {
-                    prepared: None,
-                    shard: Some(shard),
-                };
-                self.names.portals.insert(name, cursor);
-            }
-            Stateful::Keep(_) | Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => {}
-        }
-    }
-
-    /// Remembers the schemas of `search_path`.
-    pub(super) fn note_search_path(&mut self, value: Option<&str>) {
-        let user = self.login.user.clone();
-        self.search_path = value.map_or_else(Vec::new, |value| schemas(value, &user));
-    }
 }
 
 /// Pause after a guard that failed before its time, in ms.
 const GUARD_PAUSE_MS: u64 = 10;
-
-/// Schemas in a `search_path` value.
-fn schemas(value: &str, user: &str) -> Vec<String> {
-    let parts = value
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    parts
-        .map(|part| {
-            match part
-                .strip_prefix('"')
-                .and_then(|inner| inner.strip_suffix('"'))
-            {
-                Some("$user") => user.to_owned(),
-                Some(quoted) => quoted.replace("\"\"", "\""),
-                None if part == "$user" => user.to_owned(),
-                None => part.to_ascii_lowercase(),
-            }
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn search_path_is_read_with_its_quotes() {
-        let read = schemas("\"$user\", Public,\"My Schema\"", "anna");
-        assert_eq!(read, ["anna", "public", "My Schema"]);
-        assert!(schemas("", "anna").is_empty());
-    }
-}

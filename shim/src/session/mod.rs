@@ -15,6 +15,7 @@
 //! | `party` | server connections on loan |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
+//! | `effects` | what a statement that ran changes about the session |
 //! | `prepared`, `services` | what sessions share |
 //! | `admin` | the admin database |
 
@@ -27,6 +28,7 @@ mod control;
 mod copy;
 mod decide;
 mod dispatch;
+mod effects;
 mod execute;
 mod fanout;
 mod faults;

@@ -233,29 +233,15 @@ impl Session<'_> {
         nodes: &ShardNodes,
         floor: lsn::Position,
     ) -> Result<Picked, Fault> {
-        let own = self.params.own();
-        let wait_ms = own.min_lsn_wait_ms;
-        let fallback = match own.primary_fallback {
-            true => Fallback::Primary,
-            false => Fallback::Refuse,
-        };
         // Connections that were made on the way, so that their incarnation is known.
         let mut made: Vec<Participant> = Vec::new();
         let picked = loop {
             let positions = self.replicas_of(search, nodes);
-            let budget_ms = wait_ms.saturating_sub(search.waited_ms());
-            let lineage = self.lineage(search.shard);
-            let ask = Ask {
-                floor,
-                lineage: &lineage,
-                budget_ms,
-                fallback,
-            };
             let candidates: Vec<_> = positions
                 .iter()
                 .map(|position| candidate(position, &made))
                 .collect();
-            let (index, guard) = match floor::choose(&candidates, &ask) {
+            let (index, guard) = match self.choose(&candidates, search, floor) {
                 Decision::Serve(index) => (index, None),
                 Decision::Guard {
                     candidate,
@@ -267,9 +253,10 @@ impl Session<'_> {
                 }
                 Decision::Primary => break self.lend_primary(nodes).await,
                 Decision::NotCaughtUp { eta_ms, best } => {
+                    let (shard, floor) = (search.shard, floor.0);
                     break Err(Fault::NoReplicaCaughtUp {
-                        shard: search.shard,
-                        floor: floor.0,
+                        shard,
+                        floor,
                         best,
                         eta_ms,
                     });
@@ -278,43 +265,68 @@ impl Session<'_> {
                     timeline,
                     forked_at,
                 } => {
+                    let (shard, floor) = (search.shard, floor.0);
                     break Err(Fault::WriteLostInFailover {
-                        shard: search.shard,
-                        floor: floor.0,
+                        shard,
+                        floor,
                         timeline,
                         forked_at,
                     });
                 }
             };
-            let address = positions[index].address.clone();
-            let connection = match made.iter().position(|p| p.address == address) {
-                Some(at) => Ok(made.swap_remove(at)),
-                None => self.lend(search.shard, &address, Place::Replica).await,
-            };
-            match connection {
-                Ok(participant) if serves(&participant, &candidates[index], guard) => {
+            let address = &positions[index].address;
+            match self.connect(search, address, &mut made).await {
+                Ok(Some(participant)) if serves(&participant, &candidates[index], guard) => {
                     let guard = guard.map(|budget_ms| (floor.0, budget_ms));
                     break Ok(Picked { participant, guard });
                 }
                 // Another life than the sample's: choose again, knowing that.
-                Ok(participant) if participant.lease.incarnation().is_some() => {
-                    made.push(participant);
-                }
-                // Without the extension nothing can be proved there.
-                Ok(participant) => {
-                    self.give_back(participant);
-                    search.tried.push(address);
-                }
-                Err(fault @ (Fault::PoolTimeout { .. } | Fault::TooMany { .. })) => {
-                    break Err(fault);
-                }
-                Err(_) => search.tried.push(address),
+                Ok(Some(participant)) => made.push(participant),
+                Ok(None) => search.tried.push(address.clone()),
+                Err(fault) => break Err(fault),
             }
         };
         for participant in made {
             self.give_back(participant);
         }
         picked
+    }
+
+    fn choose(&self, candidates: &[Candidate], search: &Search, floor: lsn::Position) -> Decision {
+        let own = self.params.own();
+        let lineage = self.lineage(search.shard);
+        let ask = Ask {
+            floor,
+            lineage: &lineage,
+            budget_ms: own.min_lsn_wait_ms.saturating_sub(search.waited_ms()),
+            fallback: match own.primary_fallback {
+                true => Fallback::Primary,
+                false => Fallback::Refuse,
+            },
+        };
+        floor::choose(candidates, &ask)
+    }
+
+    /// A connection to a replica whose incarnation is known; None: it is of no use.
+    async fn connect(
+        &mut self,
+        search: &Search,
+        address: &Address,
+        made: &mut Vec<Participant>,
+    ) -> Result<Option<Participant>, Fault> {
+        if let Some(at) = made.iter().position(|p| p.address == *address) {
+            return Ok(Some(made.swap_remove(at)));
+        }
+        match self.lend(search.shard, address, Place::Replica).await {
+            Ok(participant) if participant.lease.incarnation().is_some() => Ok(Some(participant)),
+            // Without the extension nothing can be proved there.
+            Ok(participant) => {
+                self.give_back(participant);
+                Ok(None)
+            }
+            Err(fault @ (Fault::PoolTimeout { .. } | Fault::TooMany { .. })) => Err(fault),
+            Err(_) => Ok(None),
+        }
     }
 
     async fn lend_primary(&mut self, nodes: &ShardNodes) -> Result<Picked, Fault> {
