@@ -17,6 +17,7 @@ pub fn route_all(
     let mut wanted: Vec<LookupKey> = Vec::new();
     let mut merged: Option<Route> = None;
     let mut first: Option<Route> = None;
+    let mut moved = false;
     for statement in statements {
         let routed = match route(statement, &NoParams, topology, session) {
             Outcome::Ready(routed) => routed,
@@ -27,8 +28,12 @@ pub fn route_all(
             }
         };
         if is_neutral(&statement.kind) {
+            moved |= topology.shards.len() > 1 && changes_routes(&statement.kind);
             first.get_or_insert(routed);
             continue;
+        }
+        if moved {
+            return refuse::mixed_text();
         }
         let both = match merged.take() {
             None => Some(routed),
@@ -100,6 +105,34 @@ fn is_neutral(kind: &Kind) -> bool {
         | Kind::Discard { .. }
         | Kind::ExplainRoute => true,
         Kind::Read
+        | Kind::Write
+        | Kind::Placement
+        | Kind::Ddl { .. }
+        | Kind::CopyIn
+        | Kind::CopyOut
+        | Kind::TwoPhase
+        | Kind::Session => false,
+    }
+}
+
+/// Settings after which `session` no longer tells how the next statement is routed.
+fn changes_routes(kind: &Kind) -> bool {
+    match kind {
+        Kind::Set { name, .. } | Kind::Reset(Some(name)) => matches!(
+            name.as_str(),
+            "search_path" | "role" | "session_authorization" | "pgdog.shard" | "pgdog.sharding_key"
+        ),
+        Kind::Reset(None) | Kind::Discard { .. } => true,
+        Kind::Begin { .. }
+        | Kind::Commit { .. }
+        | Kind::Rollback { .. }
+        | Kind::Savepoint(_)
+        | Kind::RollbackTo(_)
+        | Kind::Release(_)
+        | Kind::SetServerTimestamp(_)
+        | Kind::Show(_)
+        | Kind::ExplainRoute
+        | Kind::Read
         | Kind::Write
         | Kind::Placement
         | Kind::Ddl { .. }

@@ -53,11 +53,13 @@ fn writes_with_a_key_go_to_its_shard() {
         ),
         ("DELETE FROM orders WHERE tenant_id = 12", 1),
         (
-            "DELETE FROM orders o USING lines l WHERE o.tenant_id = l.tenant_id AND l.tenant_id = 12",
+            "DELETE FROM orders o USING lines l \
+             WHERE o.tenant_id = l.tenant_id AND l.tenant_id = 12",
             1,
         ),
         (
-            "MERGE INTO orders t USING (VALUES (12, 1)) s(k, id) ON t.tenant_id = s.k AND t.id = s.id \
+            "MERGE INTO orders t USING (VALUES (12, 1)) s(k, id) \
+             ON t.tenant_id = s.k AND t.id = s.id \
           WHEN MATCHED THEN UPDATE SET qty = 1 \
           WHEN NOT MATCHED THEN INSERT (tenant_id, id) VALUES (s.k, s.id)",
             1,
@@ -209,6 +211,7 @@ fn a_text_of_several_statements_has_one_route() {
     assert_eq!(target("BEGIN; COMMIT"), Target::Any);
     assert_eq!(target(""), Target::Any);
     for sql in [
+        "SET search_path = arch; SELECT * FROM orders WHERE tenant_id = 12",
         "DELETE FROM orders WHERE tenant_id = 11; DELETE FROM orders WHERE tenant_id = 12",
         "UPDATE rates SET pct = 1; DELETE FROM orders WHERE tenant_id = 11",
         "SELECT * FROM orders",

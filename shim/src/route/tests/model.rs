@@ -367,7 +367,8 @@ proptest! {
         };
         let whole = query.run(&rows);
         for shard in shards {
-            prop_assert_eq!(&whole, &query.run(&on_shard(&rows, shard)), "shard {} of {}", shard, sql);
+            let part = query.run(&on_shard(&rows, shard));
+            prop_assert_eq!(&whole, &part, "shard {} of {}", shard, sql);
         }
     }
 }

@@ -55,11 +55,14 @@ fn what_does_not_narrow_is_refused() {
         "SELECT * FROM orders WHERE tenant_id = 11::float8",
         "SELECT * FROM orders o, lines l WHERE o.tenant_id = 11",
         "SELECT * FROM orders o JOIN lines l USING (tenant_id)",
-        "SELECT * FROM orders WHERE tenant_id = 11 UNION ALL SELECT * FROM orders WHERE tenant_id = 12",
+        "SELECT * FROM orders WHERE tenant_id = 11 UNION ALL \
+         SELECT * FROM orders WHERE tenant_id = 12",
         "SELECT * FROM rates r LEFT JOIN orders o ON true",
         "SELECT * FROM orders o LEFT JOIN rates r ON r.code = o.memo",
-        "SELECT * FROM orders o LEFT JOIN lines l ON o.tenant_id = l.tenant_id AND o.tenant_id = 11",
-        "SELECT * FROM orders o FULL JOIN lines l ON o.tenant_id = l.tenant_id AND o.tenant_id = 11",
+        "SELECT * FROM orders o LEFT JOIN lines l \
+         ON o.tenant_id = l.tenant_id AND o.tenant_id = 11",
+        "SELECT * FROM orders o FULL JOIN lines l \
+         ON o.tenant_id = l.tenant_id AND o.tenant_id = 11",
         "SELECT (SELECT count(*) FROM lines) FROM orders WHERE tenant_id = 11",
         "SELECT * FROM orders WHERE tenant_id = 11 AND id IN (SELECT id FROM lines)",
         "SELECT * FROM orders AS o(a, tenant_id) WHERE tenant_id = 11",
@@ -124,7 +127,8 @@ fn subqueries_and_names_are_followed() {
             0,
         ),
         (
-            "SELECT * FROM orders WHERE tenant_id IN (SELECT tenant_id FROM lines WHERE tenant_id = 12)",
+            "SELECT * FROM orders WHERE tenant_id IN \
+             (SELECT tenant_id FROM lines WHERE tenant_id = 12)",
             1,
         ),
         (
