@@ -45,30 +45,54 @@ enum Join {
     Full,
 }
 
+/// A table, or a subquery for the rows of one key.
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    table: usize,
+    only: Option<i64>,
+}
+
 #[derive(Debug, Clone)]
 struct Query {
-    first: usize,
-    joins: Vec<(Join, usize, Condition)>,
+    /// Joins are `USING (tenant_id)` instead of their conditions.
+    using: bool,
+    first: Item,
+    joins: Vec<(Join, Item, Condition)>,
     filter: Condition,
 }
 
+/// The relation of a subquery in a condition.
 const INNER: usize = 9;
+/// The column that USING merges, written without a relation.
+const MERGED: usize = 8;
 
-fn column(relations: usize, inner: bool) -> impl Strategy<Value = Column> {
-    let relation = if inner {
-        prop_oneof![2 => Just(INNER), 1 => 0..relations].boxed()
-    } else {
-        (0..relations).boxed()
+/// Where a condition stands: relations in scope, in a subquery or not, with a merged column or not.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    relations: usize,
+    inner: bool,
+    using: bool,
+}
+
+fn column(place: Place) -> impl Strategy<Value = Column> {
+    let outer = 0..place.relations;
+    let relation = match (place.inner, place.using) {
+        (true, _) => prop_oneof![2 => Just(INNER), 1 => outer].boxed(),
+        (false, true) => prop_oneof![1 => Just(MERGED), 1 => outer].boxed(),
+        (false, false) => outer.boxed(),
     };
-    (relation, prop::bool::weighted(0.8)).prop_map(|(relation, key)| Column { relation, key })
+    (relation, prop::bool::weighted(0.8)).prop_map(|(relation, key)| Column {
+        relation,
+        key: key || relation == MERGED,
+    })
 }
 
 fn constant() -> impl Strategy<Value = i64> {
     prop::sample::select(&KEYS[..4])
 }
 
-fn leaf(relations: usize, inner: bool) -> BoxedStrategy<Condition> {
-    let column = move || column(relations, inner);
+fn leaf(place: Place) -> BoxedStrategy<Condition> {
+    let column = move || column(place);
     prop_oneof![
         4 => (column(), constant()).prop_map(|(c, v)| Condition::Is(c, v)),
         3 => (column(), column()).prop_map(|(a, b)| Condition::Equal(a, b)),
@@ -80,15 +104,19 @@ fn leaf(relations: usize, inner: bool) -> BoxedStrategy<Condition> {
     .boxed()
 }
 
-fn condition(relations: usize, inner: bool) -> BoxedStrategy<Condition> {
-    leaf(relations, inner)
+fn condition(place: Place) -> BoxedStrategy<Condition> {
+    let inside = Place {
+        inner: true,
+        ..place
+    };
+    leaf(place)
         .prop_recursive(3, 12, 3, move |part| {
             let table = 0..TABLES.len();
             let below = move || {
-                if inner {
-                    leaf(relations, true)
+                if place.inner {
+                    leaf(inside)
                 } else {
-                    prop::collection::vec(condition(relations, true), 1..3)
+                    prop::collection::vec(condition(inside), 1..3)
                         .prop_map(Condition::And)
                         .boxed()
                 }
@@ -99,10 +127,10 @@ fn condition(relations: usize, inner: bool) -> BoxedStrategy<Condition> {
                 (1, list.prop_map(Condition::Or).boxed()),
                 (1, part.prop_map(|c| Condition::Not(Box::new(c))).boxed()),
             ];
-            if !inner {
+            if !place.inner {
                 let exists =
                     (table.clone(), below()).prop_map(|(t, c)| Condition::Exists(t, Box::new(c)));
-                let among = (column(relations, false), table, below())
+                let among = (column(place), table, below())
                     .prop_map(|(c, t, inner)| Condition::Among(c, t, Box::new(inner)));
                 choices.push((2, exists.boxed()));
                 choices.push((2, among.boxed()));
@@ -112,15 +140,33 @@ fn condition(relations: usize, inner: bool) -> BoxedStrategy<Condition> {
         .boxed()
 }
 
+fn item() -> impl Strategy<Value = Item> {
+    (0..TABLES.len(), prop::option::weighted(0.3, constant()))
+        .prop_map(|(table, only)| Item { table, only })
+}
+
 fn query() -> impl Strategy<Value = Query> {
     let join = || prop::sample::select(vec![Join::Inner, Join::Left, Join::Right, Join::Full]);
-    let table = || 0..TABLES.len();
-    (0usize..3).prop_flat_map(move |joins| {
+    (0usize..3, prop::bool::ANY).prop_flat_map(move |(joins, using)| {
+        let using = using && joins > 0;
+        let on = |relations| {
+            condition(Place {
+                relations,
+                inner: false,
+                using: false,
+            })
+        };
         let list: Vec<_> = (0..joins)
-            .map(|n| (join(), table(), condition(n + 2, false)).boxed())
+            .map(|n| (join(), item(), on(n + 2)).boxed())
             .collect();
-        let filter = prop::collection::vec(condition(joins + 1, false), 1..4);
-        (table(), list, filter).prop_map(|(first, joins, filter)| Query {
+        let place = Place {
+            relations: joins + 1,
+            inner: false,
+            using,
+        };
+        let filter = prop::collection::vec(condition(place), 1..4);
+        (item(), list, filter).prop_map(move |(first, joins, filter)| Query {
+            using,
             first,
             joins,
             filter: Condition::And(filter),
@@ -144,6 +190,9 @@ fn rows() -> impl Strategy<Value = Rows> {
 
 impl Column {
     fn sql(self) -> String {
+        if self.relation == MERGED {
+            return "tenant_id".to_owned();
+        }
         format!(
             "t{}.{}",
             self.relation,
@@ -152,6 +201,9 @@ impl Column {
     }
 
     fn of(self, scope: &Scope<'_>) -> Option<i64> {
+        if self.relation == MERGED {
+            return scope.merged;
+        }
         let row = if self.relation == INNER {
             scope.inner
         } else {
@@ -246,6 +298,7 @@ struct Scope<'a> {
     rows: &'a Rows,
     outer: &'a [Option<&'a Row>],
     inner: Option<&'a Row>,
+    merged: Option<i64>,
 }
 
 impl<'a> Scope<'a> {
@@ -257,85 +310,128 @@ impl<'a> Scope<'a> {
     }
 }
 
+impl Item {
+    fn sql(self) -> String {
+        let table = TABLES[self.table];
+        match self.only {
+            None => table.to_owned(),
+            Some(key) => format!("(SELECT * FROM {table} WHERE tenant_id = {key})"),
+        }
+    }
+
+    fn rows(self, rows: &Rows) -> Vec<&Row> {
+        let all = rows[self.table].iter();
+        all.filter(|row| self.only.is_none() || row[0] == self.only)
+            .collect()
+    }
+}
+
 impl Query {
     fn sql(&self) -> String {
-        let mut sql = format!("SELECT * FROM {} t0", TABLES[self.first]);
-        for (n, (join, table, on)) in self.joins.iter().enumerate() {
+        let mut sql = format!("SELECT * FROM {} t0", self.first.sql());
+        for (n, (join, item, on)) in self.joins.iter().enumerate() {
             let word = match join {
                 Join::Inner => "JOIN",
                 Join::Left => "LEFT JOIN",
                 Join::Right => "RIGHT JOIN",
                 Join::Full => "FULL JOIN",
             };
-            let number = n + 1;
-            sql.push_str(&format!(
-                " {word} {} t{number} ON {}",
-                TABLES[*table],
-                on.sql()
-            ));
+            let on = match self.using {
+                true => "USING (tenant_id)".to_owned(),
+                false => format!("ON {}", on.sql()),
+            };
+            sql.push_str(&format!(" {word} {} t{} {on}", item.sql(), n + 1));
         }
         format!("{sql} WHERE {}", self.filter.sql())
     }
 
     fn run(&self, rows: &Rows) -> Vec<Vec<Option<Row>>> {
-        let mut joined: Vec<Vec<Option<&Row>>> =
-            rows[self.first].iter().map(|row| vec![Some(row)]).collect();
-        for (n, (join, table, on)) in self.joins.iter().enumerate() {
-            joined = step(&joined, n + 1, (*join, &rows[*table], on), rows);
+        let first = self.first.rows(rows).into_iter();
+        let mut joined: Vec<Joined<'_>> = first
+            .map(|row| Joined {
+                cells: vec![Some(row)],
+                merged: row[0],
+            })
+            .collect();
+        for (n, (join, item, on)) in self.joins.iter().enumerate() {
+            let on = (!self.using).then_some(on);
+            joined = step(&joined, n + 1, (*join, &item.rows(rows), on), rows);
         }
-        let passes = |row: &Vec<Option<&Row>>| {
-            self.filter.holds(&Scope {
-                rows,
-                outer: row,
-                inner: None,
-            }) == Some(true)
-        };
-        let mut result: Vec<Vec<Option<Row>>> = joined
-            .into_iter()
-            .filter(passes)
-            .map(|row| row.into_iter().map(Option::<&Row>::copied).collect())
+        let passes = |row: &Joined<'_>| self.filter.holds(&row.scope(rows)) == Some(true);
+        let rows = joined.into_iter().filter(passes);
+        let mut result: Vec<Vec<Option<Row>>> = rows
+            .map(|row| row.cells.into_iter().map(Option::<&Row>::copied).collect())
             .collect();
         result.sort();
         result
     }
 }
 
+/// A row of a join, with the value of the merged column.
+#[derive(Clone)]
+struct Joined<'a> {
+    cells: Vec<Option<&'a Row>>,
+    merged: Option<i64>,
+}
+
+impl<'a> Joined<'a> {
+    fn scope<'s>(&'s self, rows: &'s Rows) -> Scope<'s> {
+        Scope {
+            rows,
+            outer: &self.cells,
+            inner: None,
+            merged: self.merged,
+        }
+    }
+
+    fn and(&self, other: Option<&'a Row>, merged: Option<i64>) -> Self {
+        let mut cells = self.cells.clone();
+        cells.push(other);
+        Self { cells, merged }
+    }
+}
+
 fn step<'a>(
-    left: &[Vec<Option<&'a Row>>],
+    left: &[Joined<'a>],
     width: usize,
-    (join, right, on): (Join, &'a [Row], &Condition),
+    (join, right, on): (Join, &[&'a Row], Option<&Condition>),
     rows: &Rows,
-) -> Vec<Vec<Option<&'a Row>>> {
+) -> Vec<Joined<'a>> {
     let mut result = Vec::new();
     let mut matched = vec![false; right.len()];
     for row in left {
         let mut found = false;
-        for (n, other) in right.iter().enumerate() {
-            let mut both = row.clone();
-            both.push(Some(other));
-            if on.holds(&Scope {
-                rows,
-                outer: &both,
-                inner: None,
-            }) == Some(true)
-            {
+        for (n, &other) in right.iter().enumerate() {
+            let both = row.and(
+                Some(other),
+                if join == Join::Right {
+                    other[0]
+                } else {
+                    row.merged
+                },
+            );
+            let matches = match on {
+                Some(on) => on.holds(&both.scope(rows)) == Some(true),
+                None => row.merged.is_some() && row.merged == other[0],
+            };
+            if matches {
                 found = true;
                 matched[n] = true;
                 result.push(both);
             }
         }
         if !found && matches!(join, Join::Left | Join::Full) {
-            let mut alone = row.clone();
-            alone.push(None);
-            result.push(alone);
+            result.push(row.and(None, row.merged));
         }
     }
     if matches!(join, Join::Right | Join::Full) {
-        for (other, matched) in right.iter().zip(matched) {
+        let alone = Joined {
+            cells: vec![None; width],
+            merged: None,
+        };
+        for (&other, matched) in right.iter().zip(matched) {
             if !matched {
-                let mut alone = vec![None; width];
-                alone.push(Some(other));
-                result.push(alone);
+                result.push(alone.and(Some(other), other[0]));
             }
         }
     }
@@ -381,7 +477,12 @@ fn many_generated_queries_are_served() {
     let mut runner = TestRunner::deterministic();
     let served = (0..500).filter(|_| {
         let query = query().new_tree(&mut runner).unwrap().current();
-        let with_sharded = query.first < 2 || query.joins.iter().any(|(_, table, _)| *table < 2);
+        let mut items = query
+            .joins
+            .iter()
+            .map(|(_, item, _)| item)
+            .chain([&query.first]);
+        let with_sharded = items.any(|item| item.table < 2);
         with_sharded && matches!(outcome(&query.sql()), Outcome::Ready(_))
     });
     let served = served.count();
