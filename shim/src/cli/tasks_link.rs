@@ -124,6 +124,7 @@ impl Table {
 
     fn text(&self) -> String {
         let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::ASCII_FULL_CONDENSED);
         table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
         table.set_header(&self.columns);
         for row in &self.rows {
@@ -133,11 +134,12 @@ impl Table {
     }
 }
 
-/// Whole numbers become numbers in JSON; everything else stays text.
+/// Numbers become numbers in JSON where nothing is lost by it; everything else stays text.
 fn typed(cell: &str) -> serde_json::Value {
-    match cell.parse::<i64>() {
-        Ok(number) if number.to_string() == cell => number.into(),
-        Ok(_) | Err(_) => cell.into(),
+    match (cell.parse::<i64>(), cell.parse::<f64>()) {
+        (Ok(number), _) if number.to_string() == cell => number.into(),
+        (_, Ok(number)) if number.is_finite() && number.to_string() == cell => number.into(),
+        _ => cell.into(),
     }
 }
 
@@ -164,7 +166,11 @@ mod tests {
         let row = |cells: [Option<&str>; 2]| cells.map(|cell| cell.map(str::to_owned)).to_vec();
         Table {
             columns: vec!["id".into(), "error".into()],
-            rows: vec![row([Some("7"), None]), row([Some("8"), Some("007")])],
+            rows: vec![
+                row([Some("7"), None]),
+                row([Some("8"), Some("007")]),
+                row([Some("9.5"), Some("1e400")]),
+            ],
         }
     }
 
@@ -178,7 +184,11 @@ mod tests {
 
     #[test]
     fn json_has_numbers_nulls_and_keeps_leading_zeros() {
-        let json = serde_json::json!([{"id": 7, "error": null}, {"id": 8, "error": "007"}]);
+        let json = serde_json::json!([
+            {"id": 7, "error": null},
+            {"id": 8, "error": "007"},
+            {"id": 9.5, "error": "1e400"}
+        ]);
         assert_eq!(table().json(), json);
     }
 }

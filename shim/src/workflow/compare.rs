@@ -86,7 +86,7 @@ pub fn compare(shards: &[Vec<TableHash>]) -> Vec<Verified> {
 }
 
 async fn of(node: &Node) -> Result<Vec<TableHash>, WorkflowError> {
-    const SQL: &str = "SELECT table_name, rows, hash::text FROM pgdog.omni_hashes()";
+    const SQL: &str = "SELECT table_name, rows, md5(hash::text) FROM pgdog.omni_hashes()";
     let rows = node.rows("hashing omni tables", SQL, &[]).await?;
     let hashes = rows.iter().map(|row| TableHash {
         table: row.get(0),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio::time::{sleep, timeout};
 
 use crate::nodes::Address;
@@ -23,12 +23,14 @@ const TRIES: [u32; 5] = [300, 500, 1000, 2000, 3000];
 /// # Errors
 /// When a shard does not answer or a gate cannot be had.
 pub async fn cut(site: &Site, shards: &[Address]) -> Result<Vec<Node>, WorkflowError> {
-    let mut gates = Vec::new();
-    let mut readers = Vec::new();
-    for address in shards {
-        gates.push(Node::connect(site, address, None).await?);
-        readers.push(Node::connect(site, address, None).await?);
-    }
+    let sessions = || {
+        try_join_all(
+            shards
+                .iter()
+                .map(|address| Node::connect(site, address, None)),
+        )
+    };
+    let (gates, readers) = tokio::try_join!(sessions(), sessions())?;
     take_with_patience(&gates).await?;
     let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SELECT 1";
     let taken = join_all(

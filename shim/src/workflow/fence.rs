@@ -46,10 +46,8 @@ pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
         task::advance(work.lead, work.task.id(), Event::FenceHeld, &Value::Null).await?;
         return Ok(Next::Advance(Event::Decided, Value::Null));
     }
-    let sessions = Sessions {
-        gates: work.old_shards().await?,
-        new: work.another_target().await?,
-    };
+    let (gates, new) = tokio::try_join!(work.old_shards(), work.another_target())?;
+    let sessions = Sessions { gates, new };
     let mut blocked = String::new();
     for (number, lock_timeout_ms) in LOCK_TIMEOUTS_MS.into_iter().enumerate() {
         if number > 0 {

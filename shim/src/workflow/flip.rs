@@ -182,7 +182,7 @@ async fn settled(
 }
 
 fn decided(started: Option<Instant>) -> Next {
-    let pause_ms = started.map(|started| started.elapsed().as_secs_f64() * 1000.0);
+    let pause_ms = started.map(|started| started.elapsed().as_micros() as f64 / 1000.0);
     Next::Advance(Event::Decided, json!({ "pause_ms": pause_ms }))
 }
 

@@ -118,7 +118,9 @@ async fn dump(work: &Work<'_>) -> Result<(Dump, Lists), WorkflowError> {
                       WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))";
     let rows = work.lead.rows("listing indexes", SQL, &[]).await?;
     let early_indexes: HashSet<String> = rows.iter().map(|row| row.get(0)).collect();
-    let dump = Dump::take(work.site, work.site.first()?).await?;
+    let sql = "SELECT current_setting('server_version_num')::int / 10000";
+    let major = work.lead.one("reading the version", sql, &[]).await?.get(0);
+    let dump = Dump::take(work.site, work.site.first()?, major).await?;
     let lists = listing::split(&dump.listing().await?, &early_indexes);
     Ok((dump, lists))
 }

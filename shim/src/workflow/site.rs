@@ -22,7 +22,7 @@ pub struct Site {
     pub password: Option<String>,
     /// Limit for a connection to be made.
     pub connect_timeout: Duration,
-    /// Folder of `pg_dump` and `pg_restore`; none: asked from `pg_config`, then `PATH`.
+    /// Folder of `pg_dump` and `pg_restore`; none: looked for.
     pub bindir: Option<PathBuf>,
     /// Primaries of the serving shards, index = shard number.
     pub serving: Vec<Address>,

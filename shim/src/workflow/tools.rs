@@ -23,7 +23,7 @@ impl Dump {
     ///
     /// # Errors
     /// When `pg_dump` is missing or fails.
-    pub async fn take(site: &Site, source: &Address) -> Result<Self, WorkflowError> {
+    pub async fn take(site: &Site, source: &Address, major: i32) -> Result<Self, WorkflowError> {
         let folder =
             std::env::temp_dir().join(format!("pgdog-dump-{:016x}", rand::random::<u64>()));
         // Only for us: a schema may tell secrets too.
@@ -33,7 +33,7 @@ impl Dump {
             .map_err(|error| tool("pg_dump", format!("{}: {error}", folder.display())))?;
         let dump = Self {
             folder,
-            bindir: bindir(site).await,
+            bindir: bindir(site, major).await,
         };
         let mut command = dump.command("pg_dump");
         command
@@ -108,10 +108,15 @@ impl Drop for Dump {
     }
 }
 
-/// The configured folder, else what `pg_config` says, else none: `PATH` is searched.
-async fn bindir(site: &Site) -> Option<PathBuf> {
+/// The configured folder, else Debian's for this major version, else what `pg_config` says, else
+/// none: `PATH` is searched. An older `pg_dump` than the server refuses to work.
+async fn bindir(site: &Site, major: i32) -> Option<PathBuf> {
     if let Some(bindir) = &site.bindir {
         return Some(bindir.clone());
+    }
+    let debian = PathBuf::from(format!("/usr/lib/postgresql/{major}/bin"));
+    if has(&debian, "pg_dump") {
+        return Some(debian);
     }
     let mut command = Command::new("pg_config");
     command.arg("--bindir");

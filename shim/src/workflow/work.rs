@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::workflow::Event;
 use serde_json::Value;
@@ -43,11 +44,9 @@ impl Work<'_> {
     /// # Errors
     /// When one cannot be reached.
     pub async fn old_shards(&self) -> Result<Vec<Node>, WorkflowError> {
-        let mut nodes = Vec::new();
-        for address in self.site.old_shards(self.shard) {
-            nodes.push(Node::connect(self.site, address, Some(self.task.id())).await?);
-        }
-        Ok(nodes)
+        let task = Some(self.task.id());
+        let addresses = self.site.old_shards(self.shard).iter();
+        try_join_all(addresses.map(|address| Node::connect(self.site, address, task))).await
     }
 }
 

@@ -83,7 +83,7 @@ fn numbers(facts: &Facts) -> Vec<Finding> {
         fail_unless(
             !target.in_recovery && !facts.source.in_recovery,
             "primaries",
-            "both ends must be primaries".into(),
+            "both ends have to be primaries".into(),
             "declare the primary, not a standby".into(),
         ),
         fail_unless(
@@ -98,7 +98,7 @@ fn numbers(facts: &Facts) -> Vec<Finding> {
         fail_unless(
             facts.source.superuser && target.superuser,
             "superuser",
-            "subscriptions need a superuser on both ends".into(),
+            "a subscription needs a superuser on both ends".into(),
             "give schema_admin = true to a superuser in users.toml".into(),
         ),
         fail_unless(
