@@ -14,7 +14,6 @@ const MAX_WIDTH: usize = 100;
 /// Files that were longer, or had wider lines, when this rule came. Only ever take some out.
 const STILL_LONG: &[&str] = &["shim/src/session/execute.rs"];
 const STILL_WIDE: &[&str] = &[
-    "shim/src/cli/mod.rs",
     "shim/src/route/tests/changes.rs",
     "shim/src/route/tests/model.rs",
     "shim/src/route/tests/reads.rs",
@@ -30,7 +29,6 @@ const STILL_WIDE: &[&str] = &[
     "shim/src/workflow/plan.rs",
     "shim/src/workflow/recover.rs",
     "shim/tests/workflow_support/writers.rs",
-    "sql/demo/schema.sql",
 ];
 
 /// Imports between the shim's modules. What isn't listed is refused. `nodes::topology` is pure data

@@ -1,8 +1,8 @@
 -- A small multi-tenant shop. Run it through a shim: every shard gets it.
 --
---   tenants, plans, counters, ledger   omnisharded: the same rows on every shard. Their columns have
---                                      no DEFAULT that gives another value on another shard: now().
---   users, orders                      sharded by tenant_id; the tenants table says where a tenant lives
+--   tenants, plans,   omnisharded: the same rows on every shard. Their columns have no DEFAULT
+--   counters, ledger  that gives another value on another shard, as now() would.
+--   users, orders     sharded by tenant_id; the tenants table says where a tenant lives
 
 CREATE TABLE plans (
     code        text PRIMARY KEY,

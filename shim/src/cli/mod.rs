@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `check` | `check` |
 //! | `dev/` | `dev`: local clusters for trying, testing and demonstrating |
-//! | `tasks` | `add-shard`, `cutover`, `plan-shard`, `verify-shard`, `tasks`, `stop-task`, `instances` |
+//! | `tasks` | `add-shard`, `cutover`, `plan-shard`, `verify-shard` |
+//! | | `tasks`, `stop-task`, `instances` |
 //! | `tasks_link`, `tasks_progress` | the admin database as tables; a task as it goes |
 //! | `route` | `route --sql` |
 
