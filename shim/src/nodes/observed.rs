@@ -30,7 +30,7 @@ pub struct NodeFacts {
     pub replayed: Option<Lsn>,
     /// Received up to here.
     pub received: Option<Lsn>,
-    /// Age of the last replayed commit in ms.
+    /// Age of the last replayed commit in ms; 0 when everything received was replayed.
     pub lag_ms: Option<u64>,
     /// The shard that it is part of; None while empty.
     pub shard: Option<ShardNumber>,
@@ -83,8 +83,9 @@ const PROBE: &str =
 const NODE: &str = "
 SELECT in_recovery, system_identifier::text, timeline::int4, incarnation::text,
        replay_lsn::text, receive_lsn::text,
-       CASE WHEN in_recovery
-            THEN (extract(epoch FROM clock - last_replay_at) * 1000)::int8 END AS lag_ms,
+       CASE WHEN NOT in_recovery THEN NULL
+            WHEN replay_lsn >= receive_lsn THEN 0
+            ELSE (extract(epoch FROM clock - last_replay_at) * 1000)::int8 END AS lag_ms,
        shard::int4, shards::int4, epoch::int8, topology_version::int8, state::text,
        pg_catalog.current_setting('max_prepared_transactions')::int4 AS max_prepared
 FROM pgdog.node";

@@ -51,7 +51,8 @@ pub struct Sample {
     pub received: Option<Lsn>,
     /// Bytes replayed per second, measured while it had something to replay; 0: unknown.
     pub replay_bytes_per_s: f64,
-    /// Age of the last replayed commit when sampled, in ms; None on a primary.
+    /// Age of the last replayed commit when sampled, in ms; 0 when all that was received was
+    /// replayed, None on a primary.
     pub lag_ms: Option<u64>,
     /// When it was taken.
     pub taken_at: Instant,
