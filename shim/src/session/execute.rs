@@ -1,7 +1,7 @@
 //! A run of statements on one server: by itself, or inside the open transaction.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
@@ -37,7 +37,12 @@ struct Ran {
 /// What came of a run on one server.
 enum Attempt {
     /// It ran; its errors are in the script and the client was told.
-    Ran(Script),
+    Ran {
+        /// What was answered.
+        script: Script,
+        /// How long the server waited for the floor, in ms.
+        waited_ms: u64,
+    },
     /// The guard failed: it did not run.
     Unproved(ErrorFields),
     /// Something ahead of it failed: what the client sees of it was thrown away.
@@ -105,8 +110,11 @@ impl Session<'_> {
                     self.fail_with(&fields).await;
                     return Ok(Flow::Failed { parsed: 0 });
                 }
-                Ok(Attempt::Ran(script)) => {
-                    self.note_route(&participant, route, waited_ms);
+                Ok(Attempt::Ran {
+                    script,
+                    waited_ms: by_server,
+                }) => {
+                    self.note_route(&participant, route, waited_ms + by_server);
                     let ran = Ran {
                         participant,
                         script,
@@ -218,8 +226,11 @@ impl Session<'_> {
                     self.fail_with(&fields).await;
                     return Ok(Flow::Failed { parsed: 0 });
                 }
-                Ok(Attempt::Ran(script)) => {
-                    self.note_route(&participant, route, waited_ms);
+                Ok(Attempt::Ran {
+                    script,
+                    waited_ms: by_server,
+                }) => {
+                    self.note_route(&participant, route, waited_ms + by_server);
                     let again = self.startable_over(&script, mark).filter(|_| first);
                     if let Some(fields) = again {
                         self.client.cut(mark);
@@ -328,6 +339,8 @@ impl Session<'_> {
         if let Some((floor, budget_ms)) = guard {
             ahead.guard(Guard::wait_lsn(floor, budget_ms));
         }
+        let sent = Instant::now();
+        let mut waited_ms = 0;
         let conn = &mut *participant.lease;
         let mut script = forward::send(conn, &ahead, work).await?;
         if !ahead.is_empty() {
@@ -340,12 +353,13 @@ impl Session<'_> {
             }
         }
         if let (Some((floor, _)), Some(incarnation)) = (guard, conn.incarnation()) {
+            waited_ms = u64::try_from(sent.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.cluster
                 .note_proof(&participant.address, incarnation, floor);
         }
         self.relay(participant, &mut script, work.is_extended())
             .await?;
-        Ok(Attempt::Ran(script))
+        Ok(Attempt::Ran { script, waited_ms })
     }
 
     /// Moves answers to the client until all have come, within the limit for a statement.

@@ -110,7 +110,10 @@ async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<G
     // As in PostgreSQL: who has proved who he is may know that there is no such database.
     let claimed = match is_admin || cluster.is_some() {
         true => account,
-        false => settings.accounts.iter().find(|account| account.name == user),
+        false => settings
+            .accounts
+            .iter()
+            .find(|account| account.name == user),
     };
     let claim = Claim {
         user: &user,
