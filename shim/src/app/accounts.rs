@@ -1,6 +1,8 @@
 //! What sessions need of the configuration.
 
-use crate::config::{AuthType, BalancingStrategy, Config, PoolerMode, ReadWriteSplit, User};
+use crate::config::{
+    AuthType, BalancingStrategy, Config, PoolerMode, ReadWriteSplit, ReadWriteStrategy, User,
+};
 use crate::session::{Account, Auth, Balancing, Keep, Reads, Settings, Values};
 
 /// The part of the configuration that sessions see.
@@ -50,6 +52,35 @@ pub fn settings(config: &Config) -> Settings {
     }
 }
 
+/// Settings that are accepted and do not do yet what they say, for the log at start and reload.
+pub fn unserved(config: &Config) -> Vec<&'static str> {
+    let general = &config.general;
+    let cases = [
+        (
+            general.openmetrics_port.is_some(),
+            "openmetrics_port: no metrics are served; see SHOW STATS",
+        ),
+        (
+            general.healthcheck_port.is_some(),
+            "healthcheck_port: no health check is served; connect to the port itself",
+        ),
+        (
+            general.pooler_mode == PoolerMode::Statement,
+            "pooler_mode = \"statement\": transactions are allowed as in \"transaction\"",
+        ),
+        (
+            general.read_write_strategy == ReadWriteStrategy::Aggressive,
+            "read_write_strategy = \"aggressive\": transactions go to the primary",
+        ),
+        (
+            general.load_balancing_strategy == BalancingStrategy::LeastActiveConnections,
+            "load_balancing_strategy = \"least_active_connections\": replicas are chosen at random",
+        ),
+    ];
+    let told = cases.into_iter().filter(|(set, _)| *set);
+    told.map(|(_, text)| text).collect()
+}
+
 fn account(user: &User) -> Account {
     let mut databases = user.databases.clone();
     databases.extend(user.database.clone());
@@ -82,5 +113,14 @@ mod tests {
         assert_eq!(settings.auth, Auth::Trust);
         assert_eq!(settings.values.min_lsn_wait_ms, 7);
         assert!(settings.admin.is_none(), "no password, no admin database");
+    }
+
+    #[test]
+    fn what_is_not_served_is_told() {
+        let mut config = Config::parse(FILES.0, FILES.1).unwrap();
+        assert!(unserved(&config).is_empty());
+        config.general.pooler_mode = PoolerMode::Statement;
+        config.general.openmetrics_port = Some(9090);
+        assert_eq!(unserved(&config).len(), 2);
     }
 }

@@ -45,6 +45,9 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    for warning in accounts::unserved(&config) {
+        tracing::warn!("{warning}");
+    }
     let app = App::start(config).await?;
     let listener = app.listen()?;
     tracing::info!(addr = %listener.local_addr()?, "listening");
