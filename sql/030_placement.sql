@@ -343,8 +343,11 @@ COMMENT ON FUNCTION pgdog.declare_omnisharded(regclass) IS
 CREATE FUNCTION pgdog.omni_table(table_name text) RETURNS void
 LANGUAGE plpgsql STRICT
 AS $function$
+DECLARE
+    target pg_catalog.regclass := pgdog.named_table(table_name);
 BEGIN
-    PERFORM pgdog.declare_omnisharded(pgdog.named_table(table_name));
+    PERFORM pgdog.declare_omnisharded(target);
+    PERFORM pgdog.notice_computed(target);
 END
 $function$;
 COMMENT ON FUNCTION pgdog.omni_table(text) IS
