@@ -41,7 +41,13 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
                 cell(replicas.join(",")),
                 flag(behind.contains(&shard.shard)),
                 cell(topology.sharded.len()),
-                cell(topology.omnisharded.len()),
+                cell(
+                    topology
+                        .omnisharded
+                        .iter()
+                        .filter(|table| table.declared)
+                        .count(),
+                ),
             ]);
         }
     }

@@ -38,13 +38,13 @@ pub fn missing(
         {
             return Err(contradiction(name, "omnisharded", &describe_row(row)));
         }
-        if !kept.omnisharded.contains(name) && tables.contains(name) {
+        if !kept.is_omnisharded(name) && tables.contains(name) {
             lacking.push(Missing::Omnisharded(name.0.clone(), name.1.clone()));
         }
     }
     for table in sharded {
         let name = (table.schema.clone(), table.table.clone());
-        if kept.omnisharded.contains(&name) {
+        if kept.is_omnisharded(&name) {
             return Err(contradiction(
                 &name,
                 &describe_declared(table),
@@ -145,6 +145,7 @@ fn contradiction(name: &(String, String), ours: &str, theirs: &str) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nodes::topology::OmniTable;
 
     fn declared() -> DeclaredTable {
         DeclaredTable {
@@ -175,6 +176,15 @@ mod tests {
         ("public".into(), table.into())
     }
 
+    fn omni(table: &str) -> OmniTable {
+        OmniTable {
+            schema: "public".into(),
+            table: table.into(),
+            declared: true,
+            ..OmniTable::default()
+        }
+    }
+
     fn tables() -> HashSet<(String, String)> {
         [name("orders"), name("plans")].into()
     }
@@ -193,7 +203,7 @@ mod tests {
     fn a_declaration_that_is_kept_is_not_missing() {
         let kept = Kept {
             sharded: vec![row()],
-            omnisharded: vec![name("plans")],
+            omnisharded: vec![omni("plans")],
             nodes: Vec::new(),
         };
         assert_eq!(
@@ -227,7 +237,7 @@ mod tests {
     #[test]
     fn sharded_here_and_omnisharded_there_is_a_contradiction() {
         let kept = Kept {
-            omnisharded: vec![name("orders")],
+            omnisharded: vec![omni("orders")],
             ..Kept::default()
         };
         assert!(missing(&[declared()], &[], &kept, &tables()).is_err());

@@ -16,7 +16,7 @@ use super::manifest;
 use super::observed::NodeState;
 use super::position::Role;
 use super::settings::DeclaredRole;
-use super::topology::{Address, Topology};
+use super::topology::{Address, Topology, Unlisted};
 use super::trouble;
 
 /// One shim at a time prepares a database: an advisory lock on the first declared primary.
@@ -181,7 +181,7 @@ async fn declare_missing(cluster: &Cluster, topology: &Topology) -> Result<(), F
 async fn missing_on(cluster: &Cluster, address: &Address) -> Result<Vec<Missing>, Fault> {
     let settings = cluster.settings();
     let session = cluster.node(address).link.session().await?;
-    let kept = super::observed::kept(&session).await?;
+    let kept = super::observed::kept(&session, Unlisted::Refused).await?;
     let rows = session
         .query(
             "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c

@@ -48,7 +48,7 @@ pub use gid::Gid;
 pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};
 pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
-pub use topology::{Address, ShardNodes, ShardedTable, Topology, Unlisted};
+pub use topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 
 /// A key whose shard only the database knows. `rule` indexes [`Topology::sharded`] of the topology
 /// that is passed along with it.

@@ -4,9 +4,10 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation, ShardNumber, Timeline, TopologyVersion};
 use pgdog_core::lsn::Lsn;
 use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::control::Session;
-use super::topology::Address;
+use super::topology::{Address, OmniTable, Unlisted};
 
 /// One look at a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -201,10 +202,19 @@ pub struct KnownNode {
 pub struct Kept {
     /// `pgdog.sharded_tables`, in a fixed order.
     pub sharded: Vec<ShardedRow>,
-    /// `pgdog.omnisharded_tables` as (schema, name).
-    pub omnisharded: Vec<(String, String)>,
+    /// `pgdog.omni_columns`, in a fixed order.
+    pub omnisharded: Vec<OmniTable>,
     /// `pgdog.shards`.
     pub nodes: Vec<KnownNode>,
+}
+
+impl Kept {
+    /// Whether this table is declared omnisharded.
+    pub(super) fn is_omnisharded(&self, (schema, name): &(String, String)) -> bool {
+        self.omnisharded
+            .iter()
+            .any(|omni| omni.declared && omni.schema == *schema && omni.table == *name)
+    }
 }
 
 /// Every declaration with the tables that it is about: the one that it names, or for a rule without
@@ -234,26 +244,27 @@ LEFT JOIN LATERAL (
           END) a ON true
 ORDER BY 1, 2, 3, 9, 10";
 
-const OMNISHARDED: &str =
-    "SELECT schema_name::text, table_name::text FROM pgdog.omnisharded_tables ORDER BY 1, 2";
+/// Tables that nobody declared are read only where they count as omnisharded: there may be many.
+const OMNISHARDED: &str = "
+SELECT schema_name::text, table_name::text, declared, columns::text[], computed::text[]
+FROM pgdog.omni_columns WHERE declared OR $1 ORDER BY 1, 2";
 
 const SHARDS: &str = "
 SELECT shard::int4, role::text, host::text, port::int4, database_name::text
 FROM pgdog.shards ORDER BY 1, 3, 4, 5";
 
 /// Reads what a node keeps; the three statements share one round trip.
-pub(super) async fn kept(session: &Session) -> Result<Kept, Fault> {
+pub(super) async fn kept(session: &Session, unlisted: Unlisted) -> Result<Kept, Fault> {
+    let undeclared = unlisted == Unlisted::Omnisharded;
+    let parameters: [&(dyn ToSql + Sync); 1] = [&undeclared];
     let (sharded, omnisharded, nodes) = tokio::try_join!(
         session.query(SHARDED, &[]),
-        session.query(OMNISHARDED, &[]),
+        session.query(OMNISHARDED, &parameters),
         session.query(SHARDS, &[]),
     )?;
     Ok(Kept {
         sharded: sharded.iter().map(sharded_row).collect(),
-        omnisharded: omnisharded
-            .iter()
-            .map(|row| (row.get(0), row.get(1)))
-            .collect(),
+        omnisharded: omnisharded.iter().map(omni_table).collect(),
         nodes: nodes.iter().filter_map(known_node).collect(),
     })
 }
@@ -278,6 +289,16 @@ fn sharded_row(row: &Row) -> ShardedRow {
             .unwrap_or_else(|| "value".to_owned()),
         mapping: row.get("mapping"),
         found: found(),
+    }
+}
+
+fn omni_table(row: &Row) -> OmniTable {
+    OmniTable {
+        schema: row.get(0),
+        table: row.get(1),
+        declared: row.get(2),
+        columns: row.get(3),
+        computed: row.get(4),
     }
 }
 

@@ -144,7 +144,8 @@ async fn kept(cluster: &Cluster, seen: &[Seen]) -> Result<Kept, Fault> {
     );
     for address in serving_primaries(seen) {
         let node = cluster.node(&address);
-        let read = async { observed::kept(&*node.link.session().await?).await };
+        let unlisted = cluster.settings().unlisted;
+        let read = async { observed::kept(&*node.link.session().await?, unlisted).await };
         match read.await {
             Ok(kept) => return Ok(kept),
             Err(fault) => failure = fault,

@@ -12,8 +12,9 @@ pub struct Topology {
     pub shards: Vec<ShardNodes>,
     /// Sharded tables with their rule; `route::LookupKey::rule` indexes this.
     pub sharded: Vec<ShardedTable>,
-    /// Omnisharded tables as (schema, name).
-    pub omnisharded: Vec<(String, String)>,
+    /// Omnisharded tables: the declared ones, and where unlisted tables count as omnisharded
+    /// those that nobody declared.
+    pub omnisharded: Vec<OmniTable>,
     /// What to do with tables that are neither.
     pub unlisted: Unlisted,
 }
@@ -56,6 +57,24 @@ pub struct ShardedTable {
     pub position: Option<usize>,
     /// How a key becomes a shard.
     pub rule: TableRule,
+}
+
+/// A table with the same rows on every shard.
+///
+/// What triggers and rules compute is not seen here: they must do the same on every shard.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OmniTable {
+    /// Schema.
+    pub schema: String,
+    /// Table.
+    pub table: String,
+    /// False for a table that is omnisharded only because nobody declared it.
+    pub declared: bool,
+    /// Live columns in order.
+    pub columns: Vec<String>,
+    /// Those of them whose default every shard would compute for itself (`now()`, `random()`,
+    /// sequences, identity): their values must be in the statement.
+    pub computed: Vec<String>,
 }
 
 /// Tables that nobody declared, on a database with more than one shard.

@@ -3,7 +3,8 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
     CmdType, DeleteStmt, InsertStmt, MergeMatchKind, MergeStmt, MergeWhenClause, Node,
-    OnConflictClause, RangeVar, ReturningClause, SelectStmt, SetOperation, UpdateStmt,
+    OnConflictClause, OverridingKind, RangeVar, ReturningClause, SelectStmt, SetOperation,
+    UpdateStmt,
 };
 
 use super::facts::Facts;
@@ -20,6 +21,7 @@ impl Facts {
         };
         let outer_ctes = self.with(insert.with_clause.as_ref());
         let target = self.relation(table, true);
+        self.overriding(insert.r#override);
         self.relations[target].insert_columns =
             insert.cols.iter().filter_map(target_name).collect();
         match insert
@@ -48,6 +50,13 @@ impl Facts {
         self.scopes.0.pop();
         self.ctes.truncate(outer_ctes);
         outputs
+    }
+
+    /// `OVERRIDING USER VALUE` takes identity columns from their sequence whatever is given.
+    fn overriding(&mut self, kind: i32) {
+        if kind == OverridingKind::OverridingUserValue as i32 {
+            self.diverges("OVERRIDING USER VALUE");
+        }
     }
 
     fn insert_rows(&mut self, target: usize, rows: Vec<Vec<Value>>) {
@@ -81,6 +90,7 @@ impl Facts {
             .map(|position| origins(outputs.at(position)))
             .collect();
         self.relations[target].selected = Some(origins);
+        self.relations[target].selected_more = !outputs.is_complete();
         if let ([star], true, false) = (
             outputs.stars.as_slice(),
             outputs.columns.is_empty(),
@@ -204,6 +214,7 @@ impl Facts {
         }
         // The inserted rows are an appearance of their own: ON says nothing about them.
         let inserted = self.relation(table, true);
+        self.overriding(clause.r#override);
         let columns = clause.target_list.iter().filter_map(target_name).collect();
         let values = clause
             .values

@@ -2,11 +2,13 @@
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    AlterTableStmt, DefElem, DropStmt, Node, ObjectType, RangeVar, ReindexObjectType, ReindexStmt,
+    AlterTableStmt, AlterTableType, ColumnDef, ConstrType, DefElem, DropStmt, Node, ObjectType,
+    RangeVar, ReindexObjectType, ReindexStmt,
 };
 
 use super::Kind;
 use super::facts::Facts;
+use super::scope::Scope;
 use super::value::string;
 
 const TRANSACTIONAL: Kind = Kind::Ddl {
@@ -23,6 +25,7 @@ impl Facts {
         match node {
             NodeEnum::AlterTableStmt(alter) => {
                 self.named(alter.relation.as_ref());
+                self.fills(alter);
                 if detaches_concurrently(alter) {
                     ALONE
                 } else {
@@ -87,6 +90,39 @@ impl Facts {
         }
     }
 
+    /// Reads the expressions that give stored rows a value: the default of a new column, `USING`.
+    fn fills(&mut self, alter: &AlterTableStmt) {
+        self.scopes.0.push(Scope::default());
+        for cmd in &alter.cmds {
+            let Some(NodeEnum::AlterTableCmd(cmd)) = &cmd.node else {
+                continue;
+            };
+            let added = cmd.subtype == AlterTableType::AtAddColumn as i32;
+            if !added && cmd.subtype != AlterTableType::AtAlterColumnType as i32 {
+                continue;
+            }
+            let definition = cmd.def.as_ref().and_then(|def| def.node.as_ref());
+            let Some(NodeEnum::ColumnDef(column)) = definition else {
+                continue;
+            };
+            self.optional(column.raw_default.as_deref());
+            if added && is_serial(column) {
+                self.diverges("a serial column");
+            }
+            for constraint in &column.constraints {
+                let Some(NodeEnum::Constraint(constraint)) = &constraint.node else {
+                    continue;
+                };
+                if constraint.contype == ConstrType::ConstrDefault as i32 {
+                    self.optional(constraint.raw_expr.as_deref());
+                } else if constraint.contype == ConstrType::ConstrIdentity as i32 {
+                    self.diverges("an identity column");
+                }
+            }
+        }
+        self.scopes.0.pop();
+    }
+
     /// Notes a relation that the statement changes as a whole.
     fn named(&mut self, table: Option<&RangeVar>) {
         if let Some(table) = table {
@@ -124,6 +160,20 @@ impl Facts {
             }));
         }
     }
+}
+
+fn is_serial(column: &ColumnDef) -> bool {
+    let names = column.type_name.as_ref().map(|name| &name.names);
+    let last = names.and_then(|names| names.last()).and_then(string);
+    let serial = [
+        "serial",
+        "serial2",
+        "serial4",
+        "serial8",
+        "bigserial",
+        "smallserial",
+    ];
+    last.is_some_and(|name| serial.contains(&name))
 }
 
 fn never_in_a_block(node: &NodeEnum) -> bool {
@@ -182,6 +232,14 @@ fn is_on(element: &DefElem) -> bool {
         Some(NodeEnum::Boolean(value)) => value.boolval,
         Some(_) => true,
     }
+}
+
+/// True when an option is given, whatever its value.
+pub(super) fn has_option(options: &[Node], name: &str) -> bool {
+    options.iter().any(|option| match &option.node {
+        Some(NodeEnum::DefElem(element)) => element.defname == name,
+        _ => false,
+    })
 }
 
 /// True when a relation is written as temporary.

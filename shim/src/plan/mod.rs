@@ -205,6 +205,8 @@ pub struct Relation {
     /// `INSERT ... SELECT` and MERGE's INSERT: where the values of each position come from. Each
     /// origin alone tells all of them; an empty list means that it cannot be told.
     pub selected: Option<Vec<Vec<Origin>>>,
+    /// `INSERT ... SELECT` that may give more columns than `selected` has positions.
+    pub selected_more: bool,
     /// `INSERT ... SELECT *` from one stored relation: its index.
     pub selected_star: Option<usize>,
     /// Columns assigned by an UPDATE (or ON CONFLICT DO UPDATE / MERGE), with the value where it is
@@ -231,6 +233,8 @@ pub enum Value {
     Text(String),
     /// `NULL`.
     Null,
+    /// `DEFAULT`: what the catalog of the server says.
+    Default,
     /// A bind parameter, 1-based.
     Param(usize),
     /// A bind parameter, 1-based, with a cast that tells its type on the wire.

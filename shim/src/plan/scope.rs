@@ -87,6 +87,11 @@ impl Outputs {
         }
     }
 
+    /// Whether it has these columns in this order and no others.
+    pub(super) fn is_complete(&self) -> bool {
+        self.ordered == self.columns.len() && self.stars.is_empty() && !self.open
+    }
+
     /// Applies the column names of an alias.
     pub(super) fn rename(&mut self, names: &[Node]) {
         if names.len() > self.ordered {
@@ -100,8 +105,7 @@ impl Outputs {
 
     /// What `self UNION other` yields: traceable only where both sides are plain values.
     pub(super) fn union(self, other: &Self) -> Self {
-        let certain = self.ordered == self.columns.len() && self.stars.is_empty() && !self.open;
-        if !certain || other.ordered != self.ordered {
+        if !self.is_complete() || other.ordered != self.ordered {
             return Self::unknown();
         }
         let mut outputs = Self::default();

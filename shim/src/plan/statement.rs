@@ -8,7 +8,7 @@ use pg_query::protobuf::{
     SelectStmt, TransactionStmt, TransactionStmtKind,
 };
 
-use super::definition::{is_temporary, option};
+use super::definition::{has_option, is_temporary, option};
 use super::facts::Facts;
 use super::hint::hints;
 use super::setting::{read_only, server_timestamp, set, set_config};
@@ -293,6 +293,10 @@ fn copy_kind(copy: &CopyStmt, facts: &mut Facts) -> Kind {
             .collect();
     }
     facts.optional(copy.where_clause.as_deref());
+    if copy.is_from && has_option(&copy.options, "default") {
+        // The option names a text that stands for the default of its column.
+        facts.diverges("COPY with DEFAULT");
+    }
     let on_server = copy.is_program || !copy.filename.is_empty();
     match (on_server, copy.is_from) {
         (true, _) => {

@@ -10,6 +10,9 @@ use super::{ParamType, Value};
 
 /// What `node` is worth, as far as the text alone tells.
 pub(super) fn value(node: &Node) -> Value {
+    if let Some(NodeEnum::SetToDefault(_)) = node.node {
+        return Value::Default;
+    }
     match typed(node) {
         Typed::Constant(constant) => Value::Text(constant.text),
         Typed::Null => Value::Null,

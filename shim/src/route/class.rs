@@ -10,8 +10,9 @@ use super::SessionView;
 pub(super) enum Class {
     /// By key; index into `Topology::sharded`.
     Sharded(usize),
-    /// The same rows on every shard.
-    Omni,
+    /// The same rows on every shard; index into `Topology::omnisharded`. `None`: a table that the
+    /// topology does not know (yet), where unlisted tables count as omnisharded.
+    Omni(Option<usize>),
     /// PostgreSQL's catalogs and views, and the extension's tables: each node has its own.
     Catalog,
     /// The extension's tables that only shard 0 fills.
@@ -77,8 +78,8 @@ fn declared(schema: &str, name: &str, topology: &Topology) -> Option<Class> {
     let omni = topology
         .omnisharded
         .iter()
-        .any(|(s, table)| table == name && s == schema);
-    omni.then_some(Class::Omni)
+        .position(|omni| omni.table == name && omni.schema == schema);
+    omni.map(|index| Class::Omni(Some(index)))
 }
 
 fn own(name: &str) -> Class {
@@ -91,6 +92,6 @@ fn own(name: &str) -> Class {
 fn unlisted(topology: &Topology) -> Class {
     match topology.unlisted {
         Unlisted::Refused => Class::Unlisted,
-        Unlisted::Omnisharded => Class::Omni,
+        Unlisted::Omnisharded => Class::Omni(None),
     }
 }

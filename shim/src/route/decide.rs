@@ -139,7 +139,7 @@ impl Decision<'_> {
             return self.definition(several);
         }
         // Omni writes enter the gate even on one shard: there may be two when they are let in.
-        let omni = self.first(|class, written| class == Class::Omni && written);
+        let omni = self.first(|class, written| matches!(class, Class::Omni(_)) && written);
         if !several {
             return match omni {
                 Some(_) => self.all(AllReason::OmniWrite, "omnisharded write"),
@@ -182,11 +182,16 @@ impl Decision<'_> {
             if let Some(read) = read {
                 return refuse::definition_reads(self.name(read));
             }
-            if let (false, Some(name)) = (
-                self.statement.relations.is_empty(),
-                &self.statement.functions.divergent,
-            ) {
-                return refuse::divergent("that is created", name);
+            if let Some(name) = &self.statement.functions.divergent {
+                // The rows of a sharded table are each on one shard: they may differ.
+                let filled =
+                    self.first(|class, written| matches!(class, Class::Omni(_)) && written);
+                if let Some(omni) = filled {
+                    return refuse::divergent(self.name(omni), name);
+                }
+                if self.first(|_, written| !written).is_some() {
+                    return refuse::divergent("that is created", name);
+                }
             }
         }
         self.all(AllReason::Ddl, "definition")
@@ -210,8 +215,8 @@ impl Decision<'_> {
         if let Some(name) = &self.statement.functions.divergent {
             return refuse::divergent(omni, name);
         }
-        if let Some(name) = differing_default(self.topology, written) {
-            return refuse::divergent(omni, name);
+        if let Some(outcome) = self.differing_default() {
+            return outcome;
         }
         self.all(AllReason::OmniWrite, "omnisharded write")
     }
@@ -353,7 +358,9 @@ impl Decision<'_> {
         if written(Class::Catalog) {
             return ready(Target::Shard(FIRST), self.access, "catalog");
         }
-        let named_relations = self.classes.contains(&Class::Omni);
+        let named_relations = self
+            .first(|class, _| matches!(class, Class::Omni(_)))
+            .is_some();
         if let (Some(name), false) = (&self.statement.functions.shared, named_relations) {
             return ready(
                 Target::Shard(FIRST),
@@ -393,18 +400,11 @@ impl Decision<'_> {
             .map(|(index, _)| index)
     }
 
-    fn name(&self, relation: usize) -> &str {
+    pub(super) fn name(&self, relation: usize) -> &str {
         &self.statement.relations[relation].name
     }
 
     fn all(&self, reason: AllReason, why: &str) -> Outcome {
         ready(Target::All(reason), self.access, why)
     }
-}
-
-/// A column default of the table that is not given and would differ between shards. Defaults are
-/// in the catalog, not in the text: the topology does not carry them, and the row counts and
-/// checksums of the shards are what shows such a table.
-fn differing_default(_topology: &Topology, _relation: usize) -> Option<&'static str> {
-    None
 }

@@ -36,7 +36,7 @@ pub(super) fn read(
     match value {
         Value::Text(text) => Ok(vec![from_text(text, data_type)?]),
         Value::Null => Ok(vec![Read::Null]),
-        Value::Unknown => Ok(vec![Read::Unknown]),
+        Value::Default | Value::Unknown => Ok(vec![Read::Unknown]),
         Value::Param(number) => Ok(vec![from_param(params.param(*number), None, data_type)?]),
         Value::TypedParam(number, cast) => Ok(vec![from_param(
             params.param(*number),

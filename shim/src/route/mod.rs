@@ -3,6 +3,7 @@
 mod bind;
 mod class;
 mod decide;
+mod defaults;
 mod key;
 mod named;
 mod refuse;
@@ -54,9 +55,11 @@ impl Params for Arguments<'_> {
         let value = match self.0.get(number.checked_sub(1)?)? {
             Value::Text(text) => Some(text.as_bytes()),
             Value::Null => None,
-            Value::Param(_) | Value::TypedParam(..) | Value::ArrayParam(_) | Value::Unknown => {
-                return None;
-            }
+            Value::Default
+            | Value::Param(_)
+            | Value::TypedParam(..)
+            | Value::ArrayParam(_)
+            | Value::Unknown => return None,
         };
         Some(Bind {
             value,

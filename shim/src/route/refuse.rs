@@ -73,6 +73,24 @@ pub(super) fn divergent(table: &str, name: &str) -> Outcome {
     )
 }
 
+/// Every shard would fill a column of an omnisharded table for itself.
+pub(super) fn differing_default(table: &str, column: &str) -> Outcome {
+    refused(
+        format!("leaving column \"{column}\" of omnisharded table \"{table}\" to its default"),
+        format!("every shard would compute another value of \"{table}\".\"{column}\""),
+        format!("Give the value of \"{column}\" in the statement."),
+    )
+}
+
+/// The columns of a table are not known, so nobody can tell what it would be filled with.
+pub(super) fn unknown_columns(table: &str) -> Outcome {
+    refused(
+        format!("inserting into undeclared table \"{table}\", whose columns are not known yet"),
+        "every shard might compute another value of a column that is left out",
+        "Commit the transaction that creates it first; insert into the table, not into a view.",
+    )
+}
+
 /// An omnisharded table would be written by rows that only one shard has.
 pub(super) fn omni_reads(table: &str, read: &str, kind: &str) -> Outcome {
     refused(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::{ShardNumber, TopologyVersion};
+use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 
 use super::client::Gone;
 use super::copy;
@@ -15,7 +15,7 @@ use super::dispatch::Flow;
 use super::forward::{self, Progress, Sink, Trouble};
 use super::party::Participant;
 use super::script::Script;
-use super::steps::Input;
+use super::steps::{Asked, Input};
 use super::work::Work;
 use super::{Session, faults};
 use crate::nodes::Topology;
@@ -24,19 +24,27 @@ use crate::plan::Kind;
 use crate::proto::ErrorFields;
 use crate::proto::backend::tag;
 use crate::proto::frame;
-use crate::route::AllReason;
+use crate::route::{AllReason, Target};
 use crate::server::Ahead;
 
-/// Enters the gate of omni writes; tells whether the cluster has grown meanwhile.
-const ENTER: &str = "SELECT version, shards FROM pgdog.omni_enter()";
+/// Enters the gate of omni writes; tells whether anything has changed meanwhile.
+const ENTER: &str = "SELECT version, shards, epoch FROM pgdog.omni_enter()";
+
+/// What the gate told.
+#[derive(Debug, Clone, Copy)]
+struct Gate {
+    version: TopologyVersion,
+    shards: u16,
+    epoch: Epoch,
+}
 
 /// One shard's part of the statement.
 struct Part {
     participant: Participant,
     script: Script,
     progress: Progress,
-    /// Version and number of shards that the gate told.
-    entered: Option<(TopologyVersion, u16)>,
+    /// Set when this statement entered the gate.
+    entered: Option<Gate>,
 }
 
 impl Session<'_> {
@@ -66,9 +74,8 @@ impl Session<'_> {
         if own_transaction {
             self.begin_implicit();
         }
-        let work = input.work(at, at + 1);
         let mark = self.client.mark();
-        match self.run_parts(&work, reason).await {
+        match self.run_parts(input, at, reason).await {
             Ok(held) => {
                 self.tx.note_statement();
                 self.reshaped |= matches!(reason, AllReason::Ddl | AllReason::Placement);
@@ -106,17 +113,21 @@ impl Session<'_> {
     }
 
     /// Runs the parts; returns what shard 0 answered. All participants are put back.
-    async fn run_parts(&mut self, work: &Work<'_>, reason: AllReason) -> Result<BytesMut, Trouble> {
+    async fn run_parts(
+        &mut self,
+        input: &Input<'_>,
+        at: usize,
+        reason: AllReason,
+    ) -> Result<BytesMut, Trouble> {
+        let work = &input.work(at, at + 1);
         let mut topology = self.cluster.topology();
         let mut held = BytesMut::new();
         let mut parts = Vec::new();
         let first = self.first_part(work, reason, &topology, &mut held).await?;
-        let grown = first
-            .entered
-            .filter(|(_, shards)| usize::from(*shards) > topology.shards.len());
+        let news = first.entered.filter(|gate| gate.is_ahead_of(&topology));
         parts.push(first);
-        if let Some((version, _)) = grown {
-            match self.cluster.refresh_at_least(version).await {
+        if let Some(gate) = news {
+            match self.catch_up(&input.at(at), gate, &topology).await {
                 Ok(newer) => topology = newer,
                 Err(fault) => {
                     self.put_back(parts);
@@ -137,6 +148,29 @@ impl Session<'_> {
         self.seen.count(Counted::Primary, parts.len() as u64);
         self.put_back(parts);
         agreed.map(|()| held)
+    }
+
+    /// The topology that the gate told of, if the statement goes everywhere by it as well: with
+    /// other columns, or with a second shard, it may be refused.
+    async fn catch_up(
+        &mut self,
+        asked: &Asked<'_>,
+        gate: Gate,
+        known: &Arc<Topology>,
+    ) -> Result<Arc<Topology>, Fault> {
+        let newer = if usize::from(gate.shards) > known.shards.len() {
+            self.cluster.refresh_at_least(gate.version).await?
+        } else {
+            // One look: the epoch may be of this very transaction, which nobody else sees yet.
+            self.cluster.refresh().await?
+        };
+        match self.decide(asked, &newer).await?.target {
+            Target::All(_) => Ok(newer),
+            Target::Any | Target::Shard(_) => Err(Fault::StaleTopology {
+                session: first_epoch(known),
+                node: gate.epoch,
+            }),
+        }
     }
 
     async fn first_part(
@@ -366,7 +400,7 @@ async fn run_part(
     ahead: &Ahead,
     work: &Work<'_>,
     sink: &mut Sink<'_>,
-) -> Result<(Script, Progress, Option<(TopologyVersion, u16)>), Trouble> {
+) -> Result<(Script, Progress, Option<Gate>), Trouble> {
     let shard = participant.shard;
     let conn = &mut *participant.lease;
     let mut script = forward::send(conn, ahead, work).await?;
@@ -386,10 +420,28 @@ async fn run_part(
     Ok((script, progress, entered))
 }
 
-fn gate_answer(rows: &[Vec<Option<String>>]) -> Option<(TopologyVersion, u16)> {
+impl Gate {
+    fn is_ahead_of(&self, known: &Topology) -> bool {
+        usize::from(self.shards) > known.shards.len() || self.epoch > first_epoch(known)
+    }
+}
+
+fn first_epoch(topology: &Topology) -> Epoch {
+    topology
+        .shards
+        .first()
+        .map(|nodes| nodes.epoch)
+        .unwrap_or_default()
+}
+
+fn gate_answer(rows: &[Vec<Option<String>>]) -> Option<Gate> {
     match rows {
         [row] => match row.as_slice() {
-            [Some(version), Some(shards)] => Some((version.parse().ok()?, shards.parse().ok()?)),
+            [Some(version), Some(shards), Some(epoch)] => Some(Gate {
+                version: version.parse().ok()?,
+                shards: shards.parse().ok()?,
+                epoch: epoch.parse().ok()?,
+            }),
             _ => None,
         },
         _ => None,

@@ -207,7 +207,7 @@ fn ctes_shadow_tables() {
 #[test]
 fn inserts_give_the_values_of_each_row() {
     let sql = "INSERT INTO t (x, k) VALUES (1, 5), (2, $1), (3, DEFAULT), (4, NULL)";
-    let values = vec![text("5"), Value::Param(1), Value::Unknown, Value::Null];
+    let values = vec![text("5"), Value::Param(1), Value::Default, Value::Null];
     assert_eq!(bound(sql, 0, "k"), vec![values]);
     let positional = relations("INSERT INTO t VALUES (5, 'a')")
         .remove(0)

@@ -1,7 +1,8 @@
 //! Routes of statements over the tables of a small shop: `orders` and `lines` are sharded by
-//! `tenant_id`, `rates` and `tenants` are omnisharded, `notes` is undeclared.
+//! `tenant_id`, `rates`, `tenants` and `stamps` are omnisharded, `notes` is undeclared.
 
 mod changes;
+mod defaults;
 mod model;
 mod reads;
 
@@ -11,7 +12,7 @@ use pgdog_core::placement::{
 };
 
 use super::*;
-use crate::nodes::topology::{Address, ShardNodes, ShardedTable, Topology, Unlisted};
+use crate::nodes::topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 use crate::plan::{Statement, parse};
 
 /// Keys of shard 0, 1 and 2.
@@ -75,7 +76,13 @@ fn topology(shards: u16) -> Topology {
     );
     named.column = "name".to_owned();
     named.rule.strategy = Placement::Hash;
-    let omni = |schema: &str, table: &str| (schema.to_owned(), table.to_owned());
+    let omni = |schema: &str, table: &str, columns: &[&str], computed: &[&str]| OmniTable {
+        schema: schema.to_owned(),
+        table: table.to_owned(),
+        declared: true,
+        columns: columns.iter().map(ToString::to_string).collect(),
+        computed: computed.iter().map(ToString::to_string).collect(),
+    };
     Topology {
         version: TopologyVersion(1),
         shards: (0..shards).map(node).collect(),
@@ -87,9 +94,10 @@ fn topology(shards: u16) -> Topology {
             named,
         ],
         omnisharded: vec![
-            omni("public", "rates"),
-            omni("public", "tenants"),
-            omni("arch", "orders"),
+            omni("public", "rates", &["code", "pct", "at"], &[]),
+            omni("public", "tenants", &["id", "shard_id"], &[]),
+            omni("arch", "orders", &["id"], &[]),
+            omni("public", "stamps", &["id", "note", "at"], &["id", "at"]),
         ],
         unlisted: Unlisted::Refused,
     }
