@@ -137,7 +137,7 @@ impl Client {
         self.out.unsplit(tail);
     }
 
-    /// Writes when much has been collected: this is what holds a fast server back for a slow client.
+    /// Writes when much has been collected: this holds a fast server back for a slow client.
     pub async fn flush_if_full(&mut self) -> Result<(), Gone> {
         match self.out.len() >= FLUSH_AT {
             true => self.flush().await,

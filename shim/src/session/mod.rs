@@ -3,7 +3,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `startup`, `auth`, `startup_options` | from the accepted connection to the first ReadyForQuery |
+//! | `startup`, `auth`, `startup_options` | from accepting to the first ReadyForQuery |
 //! | `client` | the client's end: frames in, buffered bytes out |
 //! | `batch`, `steps` | pure: what was asked, cut into single statements |
 //! | `dispatch` | the page to read first: what happens to each statement |

@@ -124,7 +124,7 @@ impl Params {
         Ok(())
     }
 
-    /// Remembers that a server accepted `command`, which sets an ordinary parameter for the session.
+    /// Remembers that a server accepted `command`, which sets an ordinary session parameter.
     pub fn note_set(&mut self, name: &str, command: &str) {
         for set in [&mut self.effective, &mut self.after_commit] {
             Arc::make_mut(&mut set.ordinary).insert(name.to_owned(), command.to_owned());

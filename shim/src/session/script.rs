@@ -1,4 +1,4 @@
-//! Which answers a server owes for the messages it was sent, and which of them the client sees. Pure.
+//! Which answers a server owes for the messages it was sent, which of them the client sees. Pure.
 //!
 //! The client must get exactly the answers to what *it* sent, in order, although the shim may have
 //! sent more (a Parse that this connection lacked) or less (a Parse that it had already).

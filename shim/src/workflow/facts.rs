@@ -43,7 +43,7 @@ pub struct Facts {
     pub prepared: Vec<(String, String, f64)>,
     /// Oldest running transaction with an xid on shard 0's server: who, age in seconds.
     pub oldest_transaction: Option<(String, f64)>,
-    /// Tables of the operator's publication, when one was named; `None` inside: no such publication.
+    /// Tables of the operator's publication, when one is named; `None` inside: no such publication.
     pub publication: Option<(String, Option<BTreeSet<String>>)>,
     /// Shims that are alive and do not reach the new shard.
     pub blind_instances: Vec<String>,

@@ -106,7 +106,7 @@ pub const MISSING_TABLES: &str = "
 SELECT format('%I.%I', schema_name, table_name) FROM pgdog.omnisharded_tables
 WHERE to_regclass(format('%I.%I', schema_name, table_name)) IS NULL";
 
-// What is neither an explicit mapping nor a lookup that yields the shard itself is hashed in the end.
+// What is neither an explicit mapping nor a lookup that yields the shard is hashed in the end.
 /// Sharded tables whose rows would move.
 pub const HASH_ROUTED: &str = "
 SELECT format('%I.%I', schema_name,

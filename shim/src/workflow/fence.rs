@@ -72,7 +72,8 @@ pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
                 }
                 // Whoever was in the way for so long is still there.
                 blocked = look::named(&look::holders(&sessions.gates).await?);
-                tracing::info!(task_id = %work.task.id(), lock_timeout_ms, %blocked, "gate is held");
+                let task_id = work.task.id();
+                tracing::info!(%task_id, lock_timeout_ms, %blocked, "gate is held");
             }
         }
     }
@@ -194,8 +195,8 @@ async fn marker_arrives(work: &Work<'_>, gid: &FlipGid) -> Result<bool, Workflow
     }
 }
 
-/// Compares the fingerprint and carries the sequences over. setval is not transactional; harmless if
-/// the flip is rolled back, the next try sets them again.
+/// Compares the fingerprint and carries the sequences over. setval is not transactional: harmless
+/// if the flip is rolled back, the next try sets them again.
 async fn schema_is_same(work: &Work<'_>, first: &Node) -> Result<bool, WorkflowError> {
     let fingerprint = schema::fingerprint(first).await?;
     if work.task.fingerprint.as_deref() != Some(&fingerprint) {

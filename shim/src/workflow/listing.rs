@@ -1,7 +1,7 @@
 //! `pg_restore -l`, split by what must come before the copy and what after it. Pure.
 //!
 //! `pg_dump --section` is the wrong knife: primary keys are *post-data* there, but the apply worker
-//! needs them for its first UPDATE. Foreign keys and triggers on the other hand must not exist while
+//! needs them for its first UPDATE. Foreign keys and triggers, though, must not exist while
 //! rows come in table by table.
 
 use std::collections::HashSet;

@@ -9,14 +9,14 @@
 //! | `driver` | async | finds unfinished tasks, drives them by their state |
 //! | `site` | pure | where the shards are and how to log in |
 //! | `task` | async | the task's row: read, advance, report progress |
-//! | `validate`, `facts`, `guards` (`facts_sql`) | async, async, pure | *validating*: what is, and what must be |
+//! | `validate`, `facts`, `guards` | async, pure | *validating*: what is and what must be |
 //! | `listing`, `schema` | pure, async | *syncing schema* and *indexing*: dump, split, restore |
 //! | `data` | async | *syncing data*, *replicating*: publication, subscription, lag |
 //! | `look`, `fence` | async | *fencing*: look first, take the gates, wait for the marker |
 //! | `gid`, `flip` | pure, async | *deciding*: prepare everywhere, commit on the new shard |
 //! | `recover` | both | who committed? for anyone, at any time |
 //! | `cleanup` | async | *cleaning*, and undoing before the point of no return |
-//! | `cut`, `compare` | async | one consistent moment over all shards; what `VERIFY SHARD` compares |
+//! | `cut`, `compare` | async | one moment over all shards; what `VERIFY SHARD` compares |
 //! | `plan` | async | the dry run: facts and guards, nothing written |
 //! | `work` | | what a step works with and what it answers |
 //! | `node`, `tools`, `error` | async | one session on a node; `pg_dump`; errors with their place |

@@ -8,7 +8,7 @@ use super::guards::{self, Finding, Verdict};
 use super::node::Node;
 use super::site::Site;
 
-/// Copy rate with the primary key in place, bytes of heap per second. A measured figure of one small
+/// Copy rate with the primary key in place, bytes of heap per second. Measured on one small
 /// machine: the estimate is an order of magnitude, not a promise.
 const COPY_BYTES_PER_S: i64 = 26_000_000;
 

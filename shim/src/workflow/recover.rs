@@ -1,6 +1,6 @@
 //! Who committed? The rule by which anybody finishes a flip that somebody else began.
 //!
-//! The prepared transaction on the *new* shard is the decider: COMMIT PREPARED and ROLLBACK PREPARED
+//! The prepared transaction on the *new* shard is the decider: COMMIT and ROLLBACK PREPARED
 //! of one gid exclude each other, so whoever is first decides, also against a coordinator that was
 //! only frozen. The old shards are listed *before* the new one is looked at: a gid seen there was
 //! prepared after the one on the new shard, so what the new shard says covers it.

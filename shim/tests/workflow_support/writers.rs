@@ -1,4 +1,4 @@
-//! Omni writers as a shim would be one: enter on shard 0, fan out by the answer, commit in two phases.
+//! Omni writers as a shim would be one: enter on shard 0, fan out by it, commit in two phases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
