@@ -254,6 +254,7 @@ impl Session<'_> {
                 Decision::Primary => break self.lend_primary(nodes).await,
                 Decision::NotCaughtUp { eta_ms, best } => {
                     let (shard, floor) = (search.shard, floor.0);
+                    let eta_ms = no_sooner_than(search.waited_ms(), eta_ms);
                     break Err(Fault::NoReplicaCaughtUp {
                         shard,
                         floor,
@@ -406,6 +407,15 @@ fn candidate(position: &Position, made: &[Participant]) -> Candidate {
     }
 }
 
+/// The estimate that a refusal tells. A replica whose replay is paused keeps the rate that was
+/// measured before; what did not come while it was waited for is not expected any sooner.
+fn no_sooner_than(waited_ms: u64, eta_ms: Option<u64>) -> Option<u64> {
+    match (waited_ms, eta_ms) {
+        (0, unwaited) => unwaited,
+        (waited_ms, eta_ms) => Some(eta_ms.unwrap_or_default().max(waited_ms)),
+    }
+}
+
 fn rate(bytes_per_s: f64) -> Option<u64> {
     (bytes_per_s >= 1.0).then_some(bytes_per_s as u64)
 }
@@ -420,4 +430,18 @@ fn serves(participant: &Participant, candidate: &Candidate, guard: Option<u64>) 
             .sample
             .as_ref()
             .is_some_and(|s| s.incarnation == *here)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::no_sooner_than;
+
+    #[test]
+    fn an_estimate_is_at_least_what_was_waited_in_vain() {
+        assert_eq!(no_sooner_than(300, Some(1)), Some(300));
+        assert_eq!(no_sooner_than(300, Some(900)), Some(900));
+        assert_eq!(no_sooner_than(300, None), Some(300));
+        assert_eq!(no_sooner_than(0, None), None);
+        assert_eq!(no_sooner_than(0, Some(7)), Some(7));
+    }
 }
