@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | its decision row | it was committed there | commit the rest |
 //! | prepared, coordinator gone | undecided | roll back there; only then the rest |
-//! | prepared, coordinator lives | it may decide at any moment | leave it |
+//! | prepared, coordinator lives | it may decide at any moment | leave it, for a while |
 //! | neither | it was prepared there first, so it was rolled back | roll back the rest |
 //!
 //! A coordinator that wakes up late finds no such prepared transaction at its decision (42704).

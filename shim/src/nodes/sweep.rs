@@ -17,12 +17,17 @@ use super::trouble;
 
 /// How often every shim looks.
 const PERIOD: Duration = Duration::from_secs(10);
-/// There is no such prepared transaction.
-const UNDEFINED_OBJECT: &str = "42704";
+/// There is no such prepared transaction any more, or somebody is ending it right now.
+const GONE: [&str; 2] = ["42704", "55000"];
 
 const ROWS: &str = "SELECT gid FROM pgdog.two_phase_commits";
 const PREPARED: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'";
+/// What a coordinator has left undecided for so long is taken from it, alive or not: it may be
+/// frozen or cut off while its lock lives on, and meanwhile its rows and the gate are locked.
+const OVERDUE: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
+  WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'
+    AND pg_catalog.clock_timestamp() - prepared > interval '10 s'";
 const PURGE: &str = "DELETE FROM pgdog.two_phase_commits WHERE gid = ANY($1::text[])";
 
 /// Looks now and then every ten seconds until the cluster stops.
@@ -49,8 +54,6 @@ pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
     for (name, others) in look.unfinished() {
         match settle(cluster, &look, &name, &others).await {
             Ok(()) => {}
-            // Another shim was quicker, or the coordinator has woken up.
-            Err(fault) if fault.sqlstate() == UNDEFINED_OBJECT => {}
             Err(fault) => {
                 tracing::warn!(database = cluster.name(), gid = %name, error = %fault.message(),
                     "abandoned two-phase transaction not finished");
@@ -69,12 +72,14 @@ async fn settle(
     let lives = coordinator_lives(cluster, name).await?;
     match verdict(look.decider(name, lives)) {
         Verdict::Leave => Ok(()),
-        Verdict::CommitRest => finish(cluster, "COMMIT", name, others).await,
-        Verdict::RollbackRest => finish(cluster, "ROLLBACK", name, others).await,
+        Verdict::CommitRest => finish_all(cluster, "COMMIT", name, others).await,
+        Verdict::RollbackRest => finish_all(cluster, "ROLLBACK", name, others).await,
         Verdict::RollbackDeciderFirst => {
-            // An error here means that somebody else decided: the next round sees what.
-            finish(cluster, "ROLLBACK", name, &[name.decider].into()).await?;
-            finish(cluster, "ROLLBACK", name, others).await
+            match finish(cluster, "ROLLBACK", name, name.decider).await? {
+                Finished::ByUs => finish_all(cluster, "ROLLBACK", name, others).await,
+                // Somebody else decided: the next round sees what.
+                Finished::ByAnother => Ok(()),
+            }
         }
     }
 }
@@ -120,10 +125,14 @@ async fn names(
         .collect())
 }
 
-/// For a name of our own: whether it is in use. For another's: whether its lock is held.
+/// For a name of our own: whether it is in use. For another's: whether its lock is held and it is
+/// not overdue.
 async fn coordinator_lives(cluster: &Cluster, name: &GidName) -> Result<bool, Fault> {
     if name.instance == cluster.instance_id() {
         return Ok(cluster.uses_gid(&name.to_string()));
+    }
+    if names(cluster, name.decider, OVERDUE).await?.contains(name) {
+        return Ok(false);
     }
     let sql = format!(
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
@@ -139,21 +148,44 @@ async fn coordinator_lives(cluster: &Cluster, name: &GidName) -> Result<bool, Fa
     Ok(rows.first().is_none_or(|row| row.get(0)))
 }
 
-async fn finish(
+/// Who ended a prepared transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finished {
+    /// We did.
+    ByUs,
+    /// It was gone: its coordinator or another shim was quicker.
+    ByAnother,
+}
+
+/// The verdict is known, so it does not matter who carries it out.
+async fn finish_all(
     cluster: &Cluster,
     how: &str,
     name: &GidName,
     shards: &BTreeSet<ShardNumber>,
 ) -> Result<(), Fault> {
     for shard in shards {
-        session(cluster, *shard)
-            .await?
-            .batch(&format!("{how} PREPARED '{name}'"))
-            .await?;
-        tracing::info!(database = cluster.name(), shard = %shard, gid = %name, how,
-            "finished an abandoned two-phase transaction");
+        finish(cluster, how, name, *shard).await?;
     }
     Ok(())
+}
+
+async fn finish(
+    cluster: &Cluster,
+    how: &str,
+    name: &GidName,
+    shard: ShardNumber,
+) -> Result<Finished, Fault> {
+    let session = session(cluster, shard).await?;
+    match session.batch(&format!("{how} PREPARED '{name}'")).await {
+        Ok(()) => {
+            tracing::info!(database = cluster.name(), shard = %shard, gid = %name, how,
+                "finished an abandoned two-phase transaction");
+            Ok(Finished::ByUs)
+        }
+        Err(fault) if GONE.contains(&fault.sqlstate()) => Ok(Finished::ByAnother),
+        Err(fault) => Err(fault),
+    }
 }
 
 async fn purge(cluster: &Cluster, look: &Look, shards: u16) -> Result<(), Fault> {

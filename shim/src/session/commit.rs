@@ -279,7 +279,7 @@ impl Session<'_> {
                     // Somebody else rolled it back, or it cannot be committed now: not decided.
                     tracing::warn!(gid, sqlstate = fields.code, "decision failed");
                     self.undo_prepared(decider, others, gid).await;
-                    Err(Ended::Failed(fields))
+                    Err(Ended::Failed(taken_back(fields)))
                 }
             },
             Err(fault) => {
@@ -334,6 +334,18 @@ impl Session<'_> {
                 (participant.shard, outcome)
             });
         futures_util::future::join_all(told).await
+    }
+}
+
+/// Only we commit on the decider. So if the transaction is not there any more, another shim took us
+/// for dead and rolled it back: the client may simply try again.
+fn taken_back(fields: ErrorFields) -> ErrorFields {
+    match fields.code.as_str() {
+        "42704" => faults::plain(
+            "40001",
+            "the transaction was rolled back because it was not decided in time",
+        ),
+        _ => fields,
     }
 }
 

@@ -334,8 +334,8 @@ async fn abandoned_two_phase_transactions_are_finished() {
     let ids = "SELECT coalesce(string_agg(id::text, ' '), '') FROM tenants";
     assert_eq!([zero.value(ids).await, one.value(ids).await], ["1", "1"]);
 
-    // It dies undecided: the next round takes it back everywhere. Decision rows are purged.
-    drop(holder);
+    // It is frozen, so its lock is held for ever: what it left undecided is taken back all the
+    // same. Decision rows are purged.
     eventually("nothing is left", async || {
         let sql = "SELECT (SELECT count(*) FROM pg_prepared_xacts)
                        + (SELECT count(*) FROM pgdog.two_phase_commits)";
@@ -343,6 +343,7 @@ async fn abandoned_two_phase_transactions_are_finished() {
         zero.value(&sql).await == "0" && one.value(&sql).await == "0"
     })
     .await;
+    drop(holder);
     cluster.stop().await;
 }
 
