@@ -153,6 +153,44 @@ async fn two_coordinators_do_not_drive_one_task() {
     shop.ended(task, "aborted").await;
 }
 
+/// A frozen coordinator keeps its session and with it the lock: its silence gives it away, also
+/// when it froze with the flip prepared and all gates closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_coordinator_is_replaced_and_the_gates_open() {
+    let shop = Shop::start(22210).await;
+    let task = parked(&shop).await;
+    deciding(&shop, task).await;
+    for shard in [2, 0, 1] {
+        prepare(&shop, shard, task).await;
+    }
+    let frozen = shop.client(2).await;
+    let lock = format!("SELECT pg_try_advisory_lock(1885824103, {})", task.0);
+    frozen.batch_execute(&lock).await.unwrap();
+
+    let driver = loop {
+        let driver = shop.drive(task);
+        if timeout(
+            Duration::from_secs(1),
+            shop.reaches(task, &["awaiting cutover"]),
+        )
+        .await
+        .is_ok()
+        {
+            break driver;
+        }
+    };
+    assert!(
+        frozen.query_one(&lock, &[]).await.is_err(),
+        "its session is ended"
+    );
+    for shard in 0..3 {
+        let client = shop.client(shard).await;
+        let left = "SELECT count(*) FROM pg_prepared_xacts";
+        assert_eq!(number(&client, left).await, 0, "shard {shard}");
+    }
+    driver.abort();
+}
+
 async fn parked(shop: &Shop) -> TaskId {
     let task = shop.add_shard(false).await;
     let driver = shop.drive(task);

@@ -54,7 +54,7 @@ pub async fn take(gates: &[Node], lock_timeout_ms: u32) -> Result<(), WorkflowEr
     let sql = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; \
          SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL deadlock_timeout = '200ms'; \
-         SET LOCAL idle_in_transaction_session_timeout = '10s'; \
+         SET LOCAL idle_in_transaction_session_timeout = '5s'; \
          LOCK TABLE pgdog.gate IN SHARE ROW EXCLUSIVE MODE"
     );
     // A node that is frozen does not even say that the lock was not to be had in time.

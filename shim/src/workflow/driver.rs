@@ -1,26 +1,25 @@
 //! Finds unfinished tasks and drives them by their state.
 //!
-//! Every shim runs one driver per database. Who holds the advisory lock on the *new* shard works;
-//! the lock ends with the session, so a killed coordinator is replaced within a second. The lock
-//! only spares double work: that the flip happens once rests on the prepared transactions.
+//! Every shim runs one driver per database. Who holds the advisory lock on the *new* shard works
+//! (`lock`); a killed coordinator is replaced within a second, a frozen one within ten.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgdog_core::ids::TaskId;
+use pgdog_core::ids::{ShardNumber, TaskId};
 use pgdog_core::workflow::{Event, State};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::nodes::Cluster;
+use crate::nodes::{Address, Cluster};
 
 use super::error::WorkflowError;
 use super::node::Node;
 use super::site::Site;
 use super::task::{self, Task};
 use super::work::{Next, Work};
-use super::{cleanup, data, fence, schema, validate};
+use super::{cleanup, data, fence, lock, schema, validate};
 
 /// How often shard 0 is asked for tasks.
 const POLL: Duration = Duration::from_secs(1);
@@ -30,8 +29,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const GIVE_UP_AFTER: u32 = 5;
 /// Attempts to reach a new shard that does not answer, before a stop goes on without it.
 const UNREACHABLE_AFTER: u32 = 10;
-/// First half of the advisory lock's key: "pgdg".
-const LOCK_CLASS: i32 = 0x7067_6467;
 
 /// The hands of one shim for one database.
 pub struct Driver {
@@ -140,14 +137,44 @@ pub async fn drive(
         return undeclared(&lead, &row, site).await;
     };
     let target = Node::connect(site, address, Some(task)).await?;
-    if !lock(&target, task).await? {
+    if !lock::take(&target, task).await? {
         return Ok(Outcome::Busy);
     }
     let columns = json!({ "coordinator": site.instance_id });
     task::progress(&lead, task, &columns).await?;
+    let base = Base {
+        site,
+        lead: &lead,
+        target: &target,
+        shard,
+        address,
+    };
+    tokio::select! {
+        outcome = steps(&base, task, shutdown, flipped) => outcome,
+        lost = lock::pulse(&target) => match lost? {},
+    }
+}
+
+/// What stays the same from step to step.
+struct Base<'a> {
+    site: &'a Site,
+    lead: &'a Node,
+    target: &'a Node,
+    shard: ShardNumber,
+    address: &'a Address,
+}
+
+/// One step after the other.
+async fn steps(
+    base: &Base<'_>,
+    task: TaskId,
+    shutdown: &CancellationToken,
+    flipped: impl Fn(),
+) -> Result<Outcome, WorkflowError> {
+    let Base { lead, target, .. } = *base;
     let mut failures = 0;
     loop {
-        let row = task::read(&lead, task).await?;
+        let row = task::read(lead, task).await?;
         let state = row.state()?;
         if state.is_terminal() {
             return Ok(Outcome::Finished);
@@ -156,17 +183,17 @@ pub async fn drive(
             return Ok(Outcome::Interrupted);
         }
         let work = Work {
-            site,
+            site: base.site,
             task: &row,
-            lead: &lead,
-            target: &target,
-            shard,
-            address,
+            lead,
+            target,
+            shard: base.shard,
+            address: base.address,
         };
         match step(&work, state).await {
             Ok(Next::Advance(event, detail)) => {
                 failures = 0;
-                advance(&lead, task, event, &detail).await?;
+                advance(lead, task, event, &detail).await?;
                 if matches!(event, Event::Decided | Event::Activated) {
                     flipped();
                 }
@@ -177,7 +204,7 @@ pub async fn drive(
             }
             Err(error) if error.is_answer() && !lead.is_closed() && !target.is_closed() => {
                 failures += 1;
-                fail(&lead, &row, &error, failures).await?;
+                fail(lead, &row, &error, failures).await?;
                 sleep(RETRY).await;
             }
             Err(error) => return Err(error),
@@ -299,17 +326,4 @@ async fn stop_without_target(site: &Site, task: TaskId) -> Result<(), WorkflowEr
         Next::Advance(event, detail) => advance(&lead, task, event, &detail).await,
         Next::Wait(_) => Ok(()),
     }
-}
-
-async fn lock(target: &Node, task: TaskId) -> Result<bool, WorkflowError> {
-    // Two halves of 32 bits: a cast keeps the low one, and two tasks that far apart never meet.
-    let key = task.0 as i32;
-    let row = target
-        .one(
-            "taking the task's lock",
-            "SELECT pg_try_advisory_lock($1, $2)",
-            &[&LOCK_CLASS, &key],
-        )
-        .await?;
-    Ok(row.get(0))
 }

@@ -34,6 +34,7 @@ mod flip;
 mod gid;
 mod guards;
 mod listing;
+mod lock;
 mod look;
 mod node;
 mod plan;
