@@ -18,8 +18,9 @@ pub const SMALL_LAG_BYTES: i64 = 1 << 20;
 
 const POLL: Duration = Duration::from_millis(250);
 const PARKED_POLL: Duration = Duration::from_millis(500);
+const BLIND_POLL: Duration = Duration::from_secs(1);
 /// Slot creation waits for every transaction on shard 0's server that has an xid.
-const SLOT_TIMEOUT: &str = "60s";
+const SLOT_TIMEOUT: &str = "15s";
 
 /// Starts publication and subscription where they are missing, then waits for the copy.
 ///
@@ -36,10 +37,13 @@ pub async fn copy(work: &Work<'_>) -> Result<Next, WorkflowError> {
         Watched::Alive(stream) => stream,
     };
     report_copy(work, &tables).await?;
-    match stream.tables_ready == stream.tables {
-        true => Ok(Next::Advance(Event::DataCopied, Value::Null)),
-        false => Ok(Next::Wait(POLL)),
+    if stream.tables_ready == stream.tables {
+        return Ok(Next::Advance(Event::DataCopied, Value::Null));
     }
+    // Every table's copy makes a slot of its own.
+    let error = facts::slot_blockers(work.lead).await?;
+    task::progress(work.lead, work.task.id(), &json!({ "error": error })).await?;
+    Ok(Next::Wait(POLL))
 }
 
 /// Waits until the new shard is close behind shard 0.
@@ -49,11 +53,23 @@ pub async fn copy(work: &Work<'_>) -> Result<Next, WorkflowError> {
 pub async fn catch_up(work: &Work<'_>) -> Result<Next, WorkflowError> {
     Ok(match watch(work).await? {
         Watched::Over(next) => next,
-        Watched::Alive(stream) if stream.is_close() => {
-            Next::Advance(Event::CaughtUp, json!({ "lag_bytes": stream.lag_bytes }))
-        }
+        Watched::Alive(stream) if stream.is_close() => caught_up(work, &stream).await?,
         Watched::Alive(_) => Next::Wait(POLL),
     })
+}
+
+/// Nobody is asked before a cutover by itself, so it waits for what CUTOVER would refuse.
+async fn caught_up(work: &Work<'_>, stream: &Stream) -> Result<Next, WorkflowError> {
+    if work.task.auto && !work.task.cutover_requested {
+        let blind = facts::blind(work.lead, work.shard).await?;
+        if !blind.is_empty() {
+            let error = format!("the new shard is not reached by {}", blind.join(", "));
+            task::progress(work.lead, work.task.id(), &json!({ "error": error })).await?;
+            return Ok(Next::Wait(BLIND_POLL));
+        }
+    }
+    let detail = json!({ "lag_bytes": stream.lag_bytes });
+    Ok(Next::Advance(Event::CaughtUp, detail))
 }
 
 /// Keeps an eye on the stream until somebody asks for the cutover.
@@ -260,6 +276,9 @@ async fn publish(work: &Work<'_>, tables: &[TableFacts]) -> Result<(), WorkflowE
 }
 
 async fn subscribe(work: &Work<'_>) -> Result<(), WorkflowError> {
+    if let Some(blockers) = facts::slot_blockers(work.lead).await? {
+        return Err(WorkflowError::Wrong(blockers));
+    }
     let (site, name) = (work.site, work.task.stream_name());
     let slot = work.task.slot_name(&site.database);
     // Left by one who died between making the slot and making the subscription.

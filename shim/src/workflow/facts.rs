@@ -14,6 +14,9 @@ use super::facts_sql::{
 use super::node::Node;
 use super::site::Site;
 
+/// Transactions younger than this are in flight: they end by themselves.
+const SLOT_PATIENCE_S: f64 = 10.0;
+
 /// All facts about one planned growth.
 #[derive(Debug, Clone)]
 pub struct Facts {
@@ -287,13 +290,41 @@ pub async fn blind_instances(
     blind(&lead, shard).await
 }
 
-async fn blind(lead: &Node, shard: ShardNumber) -> Result<Vec<String>, WorkflowError> {
+/// As [`blind_instances`], asked on a session on shard 0.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn blind(lead: &Node, shard: ShardNumber) -> Result<Vec<String>, WorkflowError> {
     const SQL: &str = "SELECT name || ' (' || addr || ')' FROM pgdog.instances \
          WHERE heartbeat_at > now() - interval '15 s' AND NOT $1 = ANY (reachable) ORDER BY 1";
     let rows = lead
         .rows("reading instances", SQL, &[&i32::from(shard.0)])
         .await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Who keeps a slot on shard 0 from being made, in words; none when nobody has for long.
+///
+/// # Errors
+/// When shard 0 does not answer.
+pub async fn slot_blockers(lead: &Node) -> Result<Option<String>, WorkflowError> {
+    let doing = "looking at transactions";
+    let prepared = lead.rows(doing, PREPARED, &[]).await?;
+    let prepared = prepared.iter().map(|row| {
+        let (gid, database): (&str, &str) = (row.get(0), row.get(1));
+        let what = format!("prepared transaction {gid} in {database}");
+        (what, row.get::<_, f64>(2))
+    });
+    let oldest = lead.rows(doing, OLDEST_TRANSACTION, &[]).await?;
+    let oldest = oldest
+        .iter()
+        .map(|row| (row.get::<_, String>(0), row.get::<_, f64>(1)));
+    let blockers: Vec<String> = prepared
+        .chain(oldest)
+        .filter(|(_, age_s)| *age_s > SLOT_PATIENCE_S)
+        .map(|(who, age_s)| format!("{who} for {age_s:.0} s"))
+        .collect();
+    Ok((!blockers.is_empty()).then(|| format!("the copy waits for {}", blockers.join(", "))))
 }
 
 async fn publication(lead: &Node, name: &str) -> Result<Option<BTreeSet<String>>, WorkflowError> {

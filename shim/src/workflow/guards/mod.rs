@@ -383,7 +383,7 @@ fn traffic(facts: &Facts) -> Vec<Finding> {
                 &facts.blind_instances,
                 "every live shim reaches the new shard",
             ),
-            "CUTOVER refuses without FORCE until they do".into(),
+            "AUTO waits and CUTOVER refuses without FORCE until they do".into(),
         ),
     ]
 }
