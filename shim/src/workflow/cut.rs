@@ -15,6 +15,9 @@ use super::site::Site;
 /// Limit for an answer that takes a moment only, while gates are held.
 pub const ANSWER: Duration = Duration::from_secs(2);
 
+/// How long a session that holds a gate, or the new shard's part of the flip, may say nothing.
+pub const GATE_IDLE: &str = "5s";
+
 const TRIES: [u32; 5] = [300, 500, 1000, 2000, 3000];
 
 /// Sessions on these shards, each in a REPEATABLE READ transaction whose snapshot is of the same
@@ -54,7 +57,7 @@ pub async fn take(gates: &[Node], lock_timeout_ms: u32) -> Result<(), WorkflowEr
     let sql = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; \
          SET LOCAL lock_timeout = {lock_timeout_ms}; SET LOCAL deadlock_timeout = '200ms'; \
-         SET LOCAL idle_in_transaction_session_timeout = '5s'; \
+         SET LOCAL idle_in_transaction_session_timeout = '{GATE_IDLE}'; \
          LOCK TABLE pgdog.gate IN SHARE ROW EXCLUSIVE MODE"
     );
     // A node that is frozen does not even say that the lock was not to be had in time.

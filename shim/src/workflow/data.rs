@@ -68,7 +68,11 @@ async fn caught_up(work: &Work<'_>, stream: &Stream) -> Result<Next, WorkflowErr
             return Ok(Next::Wait(BLIND_POLL));
         }
     }
-    let detail = json!({ "lag_bytes": stream.lag_bytes });
+    let mut detail = json!({ "lag_bytes": stream.lag_bytes });
+    if let Some(error) = work.task.error.as_ref().filter(|_| !work.task.auto) {
+        // Why the last cutover failed is for whoever asks for the next one.
+        detail["error"] = json!(error);
+    }
     Ok(Next::Advance(Event::CaughtUp, detail))
 }
 

@@ -151,7 +151,13 @@ pub async fn drive(
     };
     tokio::select! {
         outcome = steps(&base, task, shutdown, flipped) => outcome,
-        lost = lock::pulse(&target) => match lost? {},
+        lost = lock::pulse(&target) => {
+            // Either the new shard is away, which the next round says, or somebody else took over,
+            // and then what stands on the task is his.
+            let Err(error) = lost;
+            tracing::warn!(task_id = %task, %error, "no longer the coordinator");
+            Ok(Outcome::Busy)
+        }
     }
 }
 

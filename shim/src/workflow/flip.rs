@@ -20,7 +20,7 @@ use pgdog_core::workflow::{Event, State};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::cut::{ANSWER, release, within};
+use super::cut::{ANSWER, GATE_IDLE, release, within};
 use super::error::WorkflowError;
 use super::fence::Sessions;
 use super::gid::FlipGid;
@@ -72,7 +72,8 @@ pub async fn prepare_plan(work: &Work<'_>, sessions: &Sessions) -> Result<Flip, 
              WHERE version = {version} AND shards = {shards} AND state = 'serving'; {rows}"
         ),
         new: format!(
-            "BEGIN; UPDATE pgdog.topology SET {set}, state = 'serving' \
+            "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '{GATE_IDLE}'; \
+             UPDATE pgdog.topology SET {set}, state = 'serving' \
              WHERE state = 'provisioning' AND shard = {shards}; {rows}; \
              ALTER SUBSCRIPTION {} DISABLE",
             ident(&work.task.stream_name())
@@ -141,8 +142,8 @@ async fn write(work: &Work<'_>, sessions: &Sessions, flip: &Flip) -> Result<(), 
         .gates
         .iter()
         .map(|node| flip_one(node, &flip.old, 0));
-    // BEGIN is the first statement there.
-    let new = flip_one(&sessions.new, &flip.new, 1);
+    // BEGIN and SET come first there.
+    let new = flip_one(&sessions.new, &flip.new, 2);
     tokio::try_join!(held, try_join_all(old), new)?;
     Ok(())
 }

@@ -25,6 +25,9 @@ pub struct Task {
     pub stopping: bool,
     /// The operator's own publication.
     pub publication: Option<String>,
+    /// Why it does not go on, or why the last try to flip failed.
+    #[serde(default)]
+    pub error: Option<String>,
     #[serde(default)]
     attempt: Option<i32>,
     /// System identifier of shard 0 when the copy began.
