@@ -221,6 +221,7 @@ impl Facts {
         };
         let found = traits(path.last().copied(), name);
         self.writes |= found.writes;
+        self.functions.sets |= *name == "set_config";
         self.placement |= found.placement;
         if found.shared && self.functions.shared.is_none() {
             self.functions.shared = Some((*name).to_owned());

@@ -29,6 +29,9 @@ pub struct Pool {
     settings: PoolSettings,
     size: usize,
     permits: Arc<Semaphore>,
+    /// As many again, for those who hold a connection of another pool meanwhile: two transactions
+    /// that each wait for what the other one holds would wait for ever.
+    reserve: Arc<Semaphore>,
     /// The most recently used is at the back and is taken first, so that a quiet pool shrinks.
     idle: Mutex<VecDeque<Idle>>,
     servers: Mutex<Vec<Weak<ServerInfo>>>,
@@ -66,6 +69,7 @@ impl Pool {
             settings,
             size,
             permits: Arc::new(Semaphore::new(size)),
+            reserve: Arc::new(Semaphore::new(size)),
             idle: Mutex::default(),
             servers: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -87,8 +91,21 @@ impl Pool {
     /// # Errors
     /// When no turn came in time, or the server can't be reached.
     pub async fn checkout(self: &Arc<Self>, limit: Duration) -> Result<Lease, Fault> {
+        self.lend(limit, false).await
+    }
+
+    /// As [`Pool::checkout`], for somebody who holds a connection of another pool meanwhile: there
+    /// may be twice as many connections as the pool's size for these.
+    ///
+    /// # Errors
+    /// As [`Pool::checkout`].
+    pub async fn checkout_another(self: &Arc<Self>, limit: Duration) -> Result<Lease, Fault> {
+        self.lend(limit, true).await
+    }
+
+    async fn lend(self: &Arc<Self>, limit: Duration, another: bool) -> Result<Lease, Fault> {
         let begun = Instant::now();
-        let permit = self.turn(limit).await?;
+        let permit = self.turn(limit, another).await?;
         self.counters
             .waited_us
             .fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
@@ -103,8 +120,11 @@ impl Pool {
         Ok(Lease::new(conn, generation, permit, self.clone()))
     }
 
-    async fn turn(&self, limit: Duration) -> Result<OwnedSemaphorePermit, Fault> {
+    async fn turn(&self, limit: Duration, another: bool) -> Result<OwnedSemaphorePermit, Fault> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+            return Ok(permit);
+        }
+        if another && let Ok(permit) = self.reserve.clone().try_acquire_owned() {
             return Ok(permit);
         }
         let _waiting = Waiting::new(&self.counters);
@@ -178,11 +198,18 @@ impl Pool {
 
     fn keep(&self, mut conn: Conn, generation: u64, permit: OwnedSemaphorePermit) {
         conn.shrink();
-        lock(&self.idle).push_back(Idle {
+        let mut idle = lock(&self.idle);
+        if idle.len() >= self.size {
+            // One of the reserve.
+            drop(permit);
+            return close(conn);
+        }
+        idle.push_back(Idle {
             conn,
             generation,
             since: Instant::now(),
         });
+        drop(idle);
         // After the connection is there: who gets the permit finds it.
         drop(permit);
     }

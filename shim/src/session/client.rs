@@ -1,7 +1,9 @@
 //! The client's end of a session: frames in, buffered bytes out.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use crate::proto::frame::{self, Frame};
@@ -12,6 +14,9 @@ use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
 const FLUSH_AT: usize = 64 * 1024;
 /// Room asked for before a read, in bytes.
 const READ_ROOM: usize = 16 * 1024;
+
+/// Pause between two looks at a client that has sent more than was read.
+const VANISHED_AGAIN: Duration = Duration::from_millis(500);
 
 /// The client is not there any more, or must be sent away.
 #[derive(Debug)]
@@ -94,6 +99,20 @@ impl Client {
             if self.fill().await? == 0 {
                 return Err(Gone::Left);
             }
+        }
+    }
+
+    /// Waits until the client has closed its end, which is looked at without reading.
+    ///
+    /// Cancel safety: nothing is consumed.
+    pub async fn vanished(&self) {
+        loop {
+            match self.stream.ready(Interest::READABLE).await {
+                Ok(ready) if !ready.is_read_closed() => {}
+                Ok(_) | Err(_) => return,
+            }
+            // More messages of the client are there: they stay until it is their turn.
+            tokio::time::sleep(VANISHED_AGAIN).await;
         }
     }
 

@@ -316,7 +316,7 @@ impl Session<'_> {
     }
 
     /// Runs a command on some participants side by side; returns tag or error of each.
-    async fn tell(
+    pub(super) async fn tell(
         &mut self,
         shards: &[ShardNumber],
         command: &str,

@@ -1,5 +1,7 @@
 //! BEGIN, COMMIT, ROLLBACK and savepoints.
 
+use pgdog_core::fault::Fault;
+
 use super::client::Gone;
 use super::commit::Ended;
 use super::dispatch::Flow;
@@ -171,6 +173,9 @@ impl Session<'_> {
         if self.tx.is_explicit() && !self.tx.has_savepoint(name) {
             return Ok(self.fault(&faults::unknown_savepoint(name)).await);
         }
+        if self.tx.has_lost_part() {
+            return Ok(self.fault(&Fault::AbortedTransaction).await);
+        }
         let command = format!("ROLLBACK TO SAVEPOINT {}", identifier(name));
         let flow = self.on_savepoint(asked, at, &command, "ROLLBACK").await;
         if matches!(flow, Flow::Next(_)) {
@@ -220,7 +225,7 @@ impl Session<'_> {
                 Ok(done) => done.error,
                 Err(fault) => {
                     if let Some(lost) = self.participants.remove(&shard) {
-                        self.throw_away(lost);
+                        self.lose(lost);
                     }
                     Some(ErrorFields::from(&fault))
                 }

@@ -85,7 +85,7 @@ impl Session<'_> {
         for _ in 0..ROUNDS {
             let own = self.params.own();
             let view = SessionView {
-                search_path: &self.search_path,
+                search_path: self.params.search_path(),
                 shard: own.shard,
                 sharding_key: own.sharding_key.as_deref(),
                 lookups: &lookups,

@@ -4,12 +4,13 @@ use pgdog_core::ids::ShardNumber;
 
 use super::Session;
 use super::batch::Portal;
+use super::params::Scope;
 use super::party::{Participant, Place};
 use super::script::Script;
 use super::steps::Asked;
-use super::words::{Stateful, stateful};
+use super::words::{Stateful, runs_code, stateful};
 use crate::observe::Counted;
-use crate::plan::Kind;
+use crate::plan::{Kind, Statement};
 use crate::route::Route;
 
 impl Session<'_> {
@@ -79,16 +80,23 @@ impl Session<'_> {
                     (Some(_), _) | (None, true) => self.params.note_set(name, asked.sql()),
                 }
                 self.tx.note_command(asked.sql());
-                if name == "search_path" {
-                    self.note_search_path(value.as_deref());
-                }
+                self.note_search_path(name, value.as_deref(), Scope::Session);
                 if !self.tx.is_open() {
                     lease.settings = self.params.fingerprint();
                 }
             }
-            Kind::Set { local: true, .. } => self.tx.note_command(asked.sql()),
+            Kind::Set {
+                name,
+                local: true,
+                value,
+                ..
+            } => {
+                self.tx.note_command(asked.sql());
+                self.note_search_path(name, value.as_deref(), Scope::Local);
+            }
             Kind::Reset(Some(name)) => {
                 self.params.note_reset(name);
+                self.note_search_path(name, None, Scope::Session);
                 self.tx.note_command(asked.sql());
                 lease.settings = match self.tx.is_open() {
                     true => lease.settings,
@@ -98,7 +106,6 @@ impl Session<'_> {
             Kind::Reset(None) | Kind::Discard { all: true } => {
                 self.params.reset_all();
                 self.tx.note_command(asked.sql());
-                self.search_path.clear();
                 lease.epoch = None;
                 lease.settings = u64::MAX;
                 if matches!(statement.kind, Kind::Discard { .. }) {
@@ -112,8 +119,11 @@ impl Session<'_> {
             Kind::Session => self.note_state(statement, asked.sql(), participant.shard),
             Kind::Ddl { .. } | Kind::Placement => self.reshaped = true,
             _ => {
-                if asked.sql().contains("set_config") {
+                if sets_unknown(statement) {
                     lease.settings = u64::MAX;
+                }
+                if runs_code(asked.sql()) {
+                    lease.mark_dirty();
                 }
             }
         }
@@ -122,7 +132,7 @@ impl Session<'_> {
         }
     }
 
-    fn note_state(&mut self, statement: &crate::plan::Statement, sql: &str, shard: ShardNumber) {
+    fn note_state(&mut self, statement: &Statement, sql: &str, shard: ShardNumber) {
         match stateful(sql) {
             Stateful::Keep("temporary table") => {
                 self.temporary.extend(statement.temporary.clone());
@@ -138,11 +148,25 @@ impl Session<'_> {
         }
     }
 
-    /// Remembers the schemas of `search_path`.
-    pub(super) fn note_search_path(&mut self, value: Option<&str>) {
-        let user = self.login.user.clone();
-        self.search_path = value.map_or_else(Vec::new, |value| schemas(value, &user));
+    /// Remembers the schemas of `search_path`, if it is that.
+    fn note_search_path(&mut self, name: &str, value: Option<&str>, scope: Scope) {
+        if name == "search_path" {
+            let schemas = value.map(|value| schemas(value, &self.login.user));
+            self.params.note_search_path(schemas, scope);
+        }
     }
+
+    /// Remembers the `search_path` that a session begins with.
+    pub(super) fn default_search_path(&mut self, value: &str) {
+        let schemas = schemas(value, &self.login.user);
+        self.params.set_default_search_path(schemas);
+    }
+}
+
+/// Whether it sets parameters of which only the server knows.
+fn sets_unknown(statement: &Statement) -> bool {
+    let mut relations = statement.relations.iter();
+    statement.functions.sets || relations.any(|r| r.written && r.name == "pg_settings")
 }
 
 /// Schemas in a `search_path` value.

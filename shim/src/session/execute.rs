@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
+use pgdog_core::lsn;
 
 use super::client::{Gone, Mark};
 use super::copy;
@@ -19,6 +20,7 @@ use super::work::Work;
 use super::{Session, faults};
 use crate::nodes::Topology;
 use crate::observe::Counted;
+use crate::plan::Kind;
 use crate::proto::{ErrorFields, TxStatus};
 use crate::route::{Access, Route, Target};
 use crate::server::{Guard, Guarded};
@@ -210,11 +212,12 @@ impl Session<'_> {
                 Err(Trouble::Lost(fault)) => {
                     let place = participant.place;
                     search.tried.push(participant.address.clone());
-                    self.throw_away(participant);
                     if first && place == Place::Replica && self.client.holds(mark) {
+                        self.throw_away(participant);
                         self.client.cut(mark);
                         continue;
                     }
+                    self.lose(participant);
                     return Ok(self.fault(&fault).await);
                 }
                 Ok(Attempt::Unproved(_)) => {
@@ -237,7 +240,13 @@ impl Session<'_> {
                         self.dismiss(participant).await;
                         return Ok(Flow::Again(fields));
                     }
-                    return Ok(self.ran_inside(input, range, participant, script));
+                    let shard = participant.shard;
+                    let first = input.at(range.start);
+                    let flow = self.ran_inside(input, range, participant, script);
+                    return match flow {
+                        Flow::Next(next) => self.spread_setting(first, shard, next).await,
+                        other => Ok(other),
+                    };
                 }
             }
         }
@@ -273,6 +282,30 @@ impl Session<'_> {
             self.tx.end();
         }
         Flow::Next(range.end)
+    }
+
+    /// A SET that one server of the transaction has run holds for all: those that join later get
+    /// it with their BEGIN, those that are there get it now.
+    async fn spread_setting(
+        &mut self,
+        asked: Asked<'_>,
+        ran_on: ShardNumber,
+        next: usize,
+    ) -> Result<Flow, Gone> {
+        let kind = asked.statement().map(|statement| &statement.kind);
+        let sets = matches!(kind, Some(Kind::Set { .. } | Kind::Reset(_)));
+        let others = self.participants.keys().filter(|shard| **shard != ran_on);
+        let others: Vec<_> = others.copied().collect();
+        if !sets || others.is_empty() || !asked.executes() {
+            return Ok(Flow::Next(next));
+        }
+        for (_, told) in self.tell(&others, asked.sql()).await {
+            if let Err(fields) = told {
+                self.fail_with(&fields).await;
+                return Ok(Flow::Failed { parsed: usize::MAX });
+            }
+        }
+        Ok(Flow::Next(next))
     }
 
     /// The participant of a shard, or a new one.
@@ -325,7 +358,7 @@ impl Session<'_> {
     async fn attempt(
         &mut self,
         participant: &mut Participant,
-        guard: Option<(pgdog_core::lsn::Lsn, u64)>,
+        guard: Option<(lsn::Position, u64)>,
         work: &Work<'_>,
         topology: &Topology,
     ) -> Result<Attempt, Trouble> {
@@ -337,7 +370,7 @@ impl Session<'_> {
             Err(fault) => return Err(Trouble::Lost(fault)),
         };
         if let Some((floor, budget_ms)) = guard {
-            ahead.guard(Guard::wait_lsn(floor, budget_ms));
+            ahead.guard(Guard::wait_position(floor, budget_ms));
         }
         let sent = Instant::now();
         let mut waited_ms = 0;
@@ -355,7 +388,7 @@ impl Session<'_> {
         if let (Some((floor, _)), Some(incarnation)) = (guard, conn.incarnation()) {
             waited_ms = u64::try_from(sent.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.cluster
-                .note_proof(&participant.address, incarnation, floor);
+                .note_proof(&participant.address, incarnation, floor.0);
         }
         self.relay(participant, &mut script, work.is_extended())
             .await?;

@@ -332,7 +332,7 @@ impl Session<'_> {
 
     fn keep_if_whole(&mut self, participant: Participant) {
         match participant.lease.is_broken() || !participant.lease.in_sync() {
-            true => self.throw_away(participant),
+            true => self.lose(participant),
             false => {
                 self.participants.insert(participant.shard, participant);
             }

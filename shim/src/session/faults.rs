@@ -44,6 +44,14 @@ pub fn function_call() -> ErrorFields {
     fields
 }
 
+/// 57P01: what the client kept on a connection went with it.
+pub fn state_lost(why: &str) -> ErrorFields {
+    plain(
+        "57P01",
+        format!("terminating connection: the server connection that kept its {why} was lost"),
+    )
+}
+
 /// 3B001.
 pub fn unknown_savepoint(name: &str) -> Fault {
     fault("3B001", format!("savepoint \"{name}\" does not exist"))

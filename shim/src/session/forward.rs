@@ -69,6 +69,18 @@ impl Sink<'_> {
         }
     }
 
+    /// Waits for something, but not for a client that has gone.
+    async fn watching<T>(&self, what: impl Future<Output = T>) -> Result<T, Gone> {
+        let Sink::Client(client) = self else {
+            return Ok(what.await);
+        };
+        tokio::select! {
+            biased;
+            done = what => Ok(done),
+            () = client.vanished() => Err(Gone::Left),
+        }
+    }
+
     async fn breathe(&mut self) -> Result<(), Gone> {
         match self {
             Sink::Client(client) => client.flush_if_full().await,
@@ -127,7 +139,7 @@ pub async fn drive(
         if script.is_done() {
             return Ok(Progress::Done);
         }
-        match conn.recv_run().await? {
+        match sink.watching(conn.recv_run()).await?? {
             Received::Rows { bytes, .. } => sink.put(&bytes)?,
             Received::Frame(frame) => {
                 take(script, sink, &frame)?;

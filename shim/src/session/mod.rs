@@ -88,8 +88,6 @@ struct Session<'a> {
     cancel_key: CancelKey,
     running: Arc<services::Running>,
     params: Params,
-    /// Schemas in which unqualified names are looked for.
-    search_path: Vec<String>,
     /// Names of the temporary tables made here.
     temporary: Vec<String>,
     tx: Tx,
@@ -110,6 +108,8 @@ struct Session<'a> {
     skipping: bool,
     /// The server has ignored the batch's Sync, as it came while COPY data was awaited.
     sync_ignored: bool,
+    /// State that only a lost connection had (temporary tables, LISTEN ...): why it was kept.
+    state_lost: Option<&'static str>,
     /// Placement or definitions changed in the open transaction.
     reshaped: bool,
     /// Where the answers to the current message begin.
@@ -139,7 +139,6 @@ impl<'a> Session<'a> {
             seen,
             cancel_key,
             running,
-            search_path: Vec::new(),
             temporary: Vec::new(),
             tx: Tx::default(),
             participants: BTreeMap::new(),
@@ -152,6 +151,7 @@ impl<'a> Session<'a> {
             last_route: String::new(),
             skipping: false,
             sync_ignored: false,
+            state_lost: None,
             reshaped: false,
             message_mark,
             simple_message: false,
@@ -187,6 +187,10 @@ impl<'a> Session<'a> {
                 | Frontend::Close(_)
                 | Frontend::Sync
                 | Frontend::Flush => self.extended(first).await?,
+            }
+            if let Some(why) = self.state_lost {
+                // Going on would pretend that it is still there.
+                return Err(self.client.dismiss(&faults::state_lost(why)).await);
             }
             self.client.flush().await?;
             self.note_traffic();
@@ -385,6 +389,9 @@ impl<'a> Session<'a> {
 /// Whatever way a session ends, nothing of it stays behind.
 impl Drop for Session<'_> {
     fn drop(&mut self) {
+        if let Some(pinned) = &mut self.pinned {
+            pinned.lease.mark_dirty();
+        }
         self.services.leave_cancel(&self.cancel_key);
         self.services.clients.leave(&self.seen);
     }

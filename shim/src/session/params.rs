@@ -29,6 +29,8 @@ struct Set {
     own: Arc<Values>,
     /// Name -> command that sets it, for ordinary parameters.
     ordinary: Arc<BTreeMap<String, String>>,
+    /// Schemas in which unqualified names are looked for; empty: PostgreSQL's default.
+    search_path: Arc<Vec<String>>,
 }
 
 /// What a rollback goes back to.
@@ -61,6 +63,7 @@ impl Params {
         let set = Set {
             own: Arc::new(own),
             ordinary: Arc::default(),
+            search_path: Arc::default(),
         };
         Self {
             defaults: set.clone(),
@@ -91,6 +94,37 @@ impl Params {
         self.after_commit = self.defaults.clone();
         self.note_change();
         Ok(())
+    }
+
+    /// `search_path` at login.
+    pub fn set_default_search_path(&mut self, schemas: Vec<String>) {
+        let schemas = Arc::new(schemas);
+        for set in [
+            &mut self.defaults,
+            &mut self.effective,
+            &mut self.after_commit,
+        ] {
+            set.search_path = schemas.clone();
+        }
+    }
+
+    /// Remembers the schemas of a `search_path` that a server accepted; None: the default.
+    pub fn note_search_path(&mut self, schemas: Option<Vec<String>>, scope: Scope) {
+        let schemas = match schemas {
+            Some(schemas) => Arc::new(schemas),
+            None => self.defaults.search_path.clone(),
+        };
+        if scope == Scope::Session {
+            self.after_commit.search_path = schemas.clone();
+        }
+        if scope == Scope::Session || self.begin.is_some() {
+            self.effective.search_path = schemas;
+        }
+    }
+
+    /// Schemas in which unqualified names are looked for.
+    pub fn search_path(&self) -> &[String] {
+        &self.effective.search_path
     }
 
     /// The values of `pgdog.*` that count now.
@@ -374,6 +408,29 @@ mod tests {
         p.commit();
         assert_eq!(p.replay().collect::<Vec<_>>(), ["SET timezone = 'CET'"]);
         assert_ne!(p.fingerprint(), 0);
+    }
+
+    #[test]
+    fn the_search_path_goes_back_as_any_other_parameter() {
+        let path = |p: &Params| p.search_path().join(",");
+        let to = |name: &str| Some(vec![name.to_owned()]);
+        let mut p = Params::new(Values::default());
+        p.set_default_search_path(vec!["login".to_owned()]);
+        p.begin();
+        p.note_search_path(to("a"), Scope::Local);
+        assert_eq!(path(&p), "a");
+        p.commit();
+        assert_eq!(path(&p), "login");
+        p.begin();
+        p.note_search_path(to("b"), Scope::Session);
+        p.rollback();
+        assert_eq!(path(&p), "login");
+        p.note_search_path(to("c"), Scope::Session);
+        assert_eq!(path(&p), "c");
+        p.note_search_path(None, Scope::Session);
+        assert_eq!(path(&p), "login");
+        p.note_search_path(to("d"), Scope::Local);
+        assert_eq!(path(&p), "login", "no transaction, no effect");
     }
 
     #[test]

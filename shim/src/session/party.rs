@@ -73,6 +73,7 @@ impl Session<'_> {
         if place == Place::Primary
             && let Some(mut pinned) = self.pinned.take_if(|pinned| pinned.shard == shard)
         {
+            pinned.lease.forget_commit_lsn();
             self.adapt(&mut pinned.lease).await?;
             return Ok(pinned);
         }
@@ -90,7 +91,11 @@ impl Session<'_> {
             }
         };
         self.seen.set_state(ClientState::Waiting);
-        let lent = pool.checkout(self.settings.checkout_timeout).await;
+        let limit = self.settings.checkout_timeout;
+        let lent = match self.running.is_any() {
+            true => pool.checkout_another(limit).await,
+            false => pool.checkout(limit).await,
+        };
         self.seen.set_state(ClientState::Active);
         let mut lease = lent?;
         lease.forget_commit_lsn();
@@ -132,8 +137,23 @@ impl Session<'_> {
 
     /// Ends a loan by closing the connection.
     pub(super) fn throw_away(&mut self, participant: Participant) {
+        if let Some((shard, why)) = self.pin
+            && (shard, participant.place) == (participant.shard, Place::Primary)
+        {
+            match why {
+                SESSION_MODE => self.pin = None,
+                _ => self.state_lost = Some(why),
+            }
+        }
         self.running.remove(participant.shard);
         participant.lease.discard();
+    }
+
+    /// As [`Session::throw_away`], of one that may have done something in the open transaction:
+    /// no savepoint can bring that back.
+    pub(super) fn lose(&mut self, participant: Participant) {
+        self.tx.lose_part();
+        self.throw_away(participant);
     }
 
     /// Keeps this shard's primary connection until the client leaves.
@@ -149,7 +169,9 @@ impl Session<'_> {
             }
             Some((kept, SESSION_MODE)) if kept != shard => {
                 // Nothing is kept there but habit.
-                self.pinned = None;
+                if let Some(mut pinned) = self.pinned.take() {
+                    pinned.lease.mark_dirty();
+                }
                 self.running.remove(kept);
                 self.pin = Some((shard, why));
                 self.seen.set_pinned(why);
@@ -258,7 +280,7 @@ impl Session<'_> {
         }
         for shard in lost {
             if let Some(participant) = self.participants.remove(&shard) {
-                self.throw_away(participant);
+                self.lose(participant);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use pgdog_core::fault::Fault;
 use pgdog_core::floor::{self, Ask, Candidate, Decision, Fallback, Lineage};
 use pgdog_core::ids::ShardNumber;
-use pgdog_core::lsn::{self, Lsn};
+use pgdog_core::lsn;
 
 use super::Session;
 use super::param_values::RoleChoice;
@@ -21,7 +21,7 @@ pub struct Picked {
     /// The connection.
     pub participant: Participant,
     /// What the server must have replayed, to be checked by itself, and how long it may wait.
-    pub guard: Option<(Lsn, u64)>,
+    pub guard: Option<(lsn::Position, u64)>,
 }
 
 /// One search for a node, with what went wrong so far.
@@ -278,7 +278,7 @@ impl Session<'_> {
             let address = &positions[index].address;
             match self.connect(search, address, &mut made).await {
                 Ok(Some(participant)) if serves(&participant, &candidates[index], guard) => {
-                    let guard = guard.map(|budget_ms| (floor.0, budget_ms));
+                    let guard = guard.map(|budget_ms| (floor, budget_ms));
                     break Ok(Picked { participant, guard });
                 }
                 // Another life than the sample's: choose again, knowing that.

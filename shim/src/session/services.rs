@@ -83,6 +83,11 @@ impl Running {
         lock(&self.tokens).push((shard, token));
     }
 
+    /// Whether the client has a server connection.
+    pub fn is_any(&self) -> bool {
+        !lock(&self.tokens).is_empty()
+    }
+
     /// It is not any more.
     pub fn remove(&self, shard: ShardNumber) {
         lock(&self.tokens).retain(|(other, _)| *other != shard);

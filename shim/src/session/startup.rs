@@ -207,7 +207,10 @@ impl Session<'_> {
             }
         };
         for setting in &of_role {
-            if let Some((name, value)) = setting.split_once('=')
+            if let Some(value) = setting.strip_prefix("search_path=") {
+                // The server has set it by itself; the router must know it too.
+                self.default_search_path(value);
+            } else if let Some((name, value)) = setting.split_once('=')
                 && let Err(fault) = self.params.set_default(name, value)
             {
                 // PostgreSQL too lets somebody in whose ALTER ROLE ... SET is wrong.
@@ -217,7 +220,7 @@ impl Session<'_> {
         for (name, value) in settings_of(startup)? {
             self.params.set_default(&name, &value)?;
             if name == "search_path" {
-                self.note_search_path(Some(&value));
+                self.default_search_path(&value);
             }
         }
         self.adapt(&mut first.lease).await?;
@@ -236,14 +239,15 @@ impl Session<'_> {
     }
 }
 
-/// `pgdog.*` settings of role and database, the strongest last.
+/// `pgdog.*` settings and `search_path` of role and database, the strongest last.
 const ROLE_SETTINGS: &str = "SELECT s.setting FROM ( \
        SELECT pg_catalog.unnest(setconfig) AS setting, setrole, setdatabase \
        FROM pg_catalog.pg_db_role_setting \
        WHERE setdatabase IN (0, (SELECT oid FROM pg_catalog.pg_database \
                                  WHERE datname = pg_catalog.current_database())) \
          AND setrole IN (0, (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)) \
-     ) AS s WHERE s.setting LIKE 'pgdog.%' ORDER BY s.setrole <> 0, s.setdatabase <> 0";
+     ) AS s WHERE s.setting LIKE 'pgdog.%' OR s.setting LIKE 'search_path=%' \
+     ORDER BY s.setrole <> 0, s.setdatabase <> 0";
 
 /// Every setting in the packet, in order, lower case.
 fn settings_of(startup: &Startup) -> Result<Vec<(String, String)>, Fault> {

@@ -38,6 +38,8 @@ enum Replay {
 pub struct Tx {
     block: Block,
     failed: bool,
+    /// A server that took part is lost, and with it what it had done: only the end is left.
+    lost_part: bool,
     begin: String,
     read_only: bool,
     statements: u64,
@@ -49,6 +51,7 @@ impl Default for Tx {
         Self {
             block: Block::Idle,
             failed: false,
+            lost_part: false,
             begin: String::new(),
             read_only: false,
             statements: 0,
@@ -125,6 +128,17 @@ impl Tx {
         }
     }
 
+    /// A server that took part is gone.
+    pub fn lose_part(&mut self) {
+        self.lost_part = self.is_open();
+        self.fail();
+    }
+
+    /// Whether a server that took part is gone: no savepoint can be gone back to.
+    pub fn has_lost_part(&self) -> bool {
+        self.lost_part
+    }
+
     /// Committed or rolled back.
     pub fn end(&mut self) {
         *self = Tx::default();
@@ -157,7 +171,7 @@ impl Tx {
 
     /// ROLLBACK TO: what came after it is forgotten, the transaction is healthy again.
     pub fn rollback_to(&mut self, name: &str) {
-        if let Some(at) = self.position_of(name) {
+        if let Some(at) = self.position_of(name).filter(|_| !self.lost_part) {
             self.replay.truncate(at + 1);
             self.failed = false;
         }
@@ -294,6 +308,22 @@ mod tests {
         assert!(tx.is_failed());
         tx.rollback_to("s");
         assert!(!tx.is_failed());
+    }
+
+    #[test]
+    fn no_savepoint_heals_a_transaction_that_lost_a_server() {
+        let mut tx = Tx::default();
+        tx.begin("BEGIN", false);
+        tx.savepoint("s");
+        tx.lose_part();
+        tx.rollback_to("s");
+        assert!(tx.is_failed() && tx.has_lost_part());
+        tx.end();
+        tx.lose_part();
+        assert!(
+            !tx.has_lost_part(),
+            "outside a transaction nothing was lost"
+        );
     }
 
     #[test]

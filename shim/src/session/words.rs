@@ -24,10 +24,8 @@ pub enum Stateful {
 pub fn stateful(sql: &str) -> Stateful {
     let text = without_comments(sql).trim_end_matches(';').trim_end();
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let first = words
-        .first()
-        .map(|word| word.to_ascii_lowercase())
-        .unwrap_or_default();
+    let first = text.split(|c: char| !c.is_ascii_alphabetic()).next();
+    let first = first.unwrap_or_default().to_ascii_lowercase();
     match first.as_str() {
         "listen" => Stateful::Keep("LISTEN"),
         "prepare" => Stateful::Keep("PREPARE"),
@@ -39,7 +37,7 @@ pub fn stateful(sql: &str) -> Stateful {
             let head = lower.split(" for ").next().unwrap_or_default();
             Stateful::Declare {
                 name: words.get(1).map(|word| folded(word)).unwrap_or_default(),
-                hold: head.contains("with hold"),
+                hold: head.contains("hold") && !head.contains("without"),
             }
         }
         "fetch" | "move" => {
@@ -48,6 +46,16 @@ pub fn stateful(sql: &str) -> Stateful {
         "close" => Stateful::Cursor(words.get(1).map(|word| folded(word)).unwrap_or_default()),
         _ => Stateful::Nothing,
     }
+}
+
+/// Whether it is a DO or a CALL: code that may leave anything on its connection.
+pub fn runs_code(sql: &str) -> bool {
+    let text = without_comments(sql);
+    ["do", "call"].iter().any(|word| {
+        let (head, rest) = (text.get(..word.len()), text.get(word.len()..));
+        head.is_some_and(|head| head.eq_ignore_ascii_case(word))
+            && rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    })
 }
 
 /// A name as PostgreSQL folds it.
@@ -86,6 +94,24 @@ mod tests {
         assert_eq!(without_comments("  -- a\n/* b */ LISTEN x"), "LISTEN x");
         assert_eq!(without_comments("/* open"), "/* open");
         assert_eq!(stateful("/* x */ listen c"), Stateful::Keep("LISTEN"));
+    }
+
+    #[test]
+    fn comments_do_not_hide_a_cursor_that_is_held() {
+        let hidden = stateful("DECLARE/*a*/ c CURSOR WITH/**/HOLD FOR SELECT 1");
+        assert!(matches!(hidden, Stateful::Declare { hold: true, .. }));
+        let plain = stateful("declare c cursor without hold for select 1");
+        assert!(matches!(plain, Stateful::Declare { hold: false, .. }));
+    }
+
+    #[test]
+    fn code_is_known_by_its_first_word() {
+        assert!(runs_code("/* x */ Do $$ begin end $$"));
+        assert!(runs_code("CALL\tp()"));
+        assert!(runs_code("do'begin end'"));
+        assert!(!runs_code("document"));
+        assert!(!runs_code("SELECT 1"));
+        assert!(!runs_code("d"));
     }
 
     #[test]
