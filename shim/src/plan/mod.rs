@@ -87,7 +87,7 @@ pub struct Functions {
     /// The first one whose effect must be seen by every client whatever its shard
     /// (`nextval`, `pg_advisory_lock`, `pg_notify`, `lo_create` ...); also `LISTEN`, `NOTIFY`.
     pub shared: Option<String>,
-    /// `set_config` is called in a way that is no `Kind::Set`: which parameter it sets is not known.
+    /// `set_config` is called in a way that is no `Kind::Set`: what it sets is not known.
     pub sets: bool,
 }
 
