@@ -9,6 +9,7 @@ use futures_util::future::try_join_all;
 use pgdog_integration::client::{Client, sqlstate};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 use tokio::sync::Barrier;
+use tokio_postgres::NoTls;
 
 /// Statements that leave something on their connection, and what shows it.
 const STATEFUL: [(&str, &str); 8] = [
@@ -193,13 +194,24 @@ async fn a_client_that_vanishes_ends_its_running_statement(
         let node = &node;
         move || async move { Ok((node.value(running).await? == expected).then_some(())) }
     };
-    let client = cluster.connect().await?;
+    let login = cluster.login(0);
+    let mut config = tokio_postgres::Config::new();
+    config
+        .host("127.0.0.1")
+        .port(login.port)
+        .user(&login.user)
+        .password(&login.password)
+        .dbname(&login.database);
+    let (client, connection) = config.connect(NoTls).await?;
+    let socket = tokio::spawn(connection);
     let asked = tokio::spawn(async move {
         client
             .batch_execute("/* pgdog_shard: 0 */ SELECT pg_sleep(599)")
             .await
     });
     wait_until("the statement", Duration::from_secs(10), counted("1")).await?;
+    // Closes the socket without a word.
+    socket.abort();
     asked.abort();
     wait_until("its end", Duration::from_secs(10), counted("0")).await
 }
