@@ -12,6 +12,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod faults;
 pub mod load;
 pub mod shop;
 pub mod suite;

@@ -1,0 +1,178 @@
+//! Faults that tests bring about, and a writer that measures how long they hold others up.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{Pid, User};
+use tokio::task::JoinHandle;
+
+use crate::client::{Client, Login, describe};
+use crate::cluster::{Cluster, Server};
+use crate::tasks;
+use crate::wait::wait_until;
+
+/// For what happens within moments.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The shim that drives a task.
+///
+/// # Errors
+/// When none says so in time.
+pub async fn coordinator(cluster: &Cluster, task: i64) -> anyhow::Result<usize> {
+    let node = cluster.primary(0).await?;
+    let id = wait_until("a coordinator", LIMIT, || async {
+        Ok(tasks::get(&node, task).await?.coordinator)
+    })
+    .await?;
+    let sql = format!("SELECT addr FROM pgdog.instances WHERE instance_id = '{id}'");
+    let addr = node.value(&sql).await?;
+    let shims = &cluster.description().shims;
+    shims
+        .iter()
+        .position(|shim| addr.ends_with(&format!(":{}", shim.port)))
+        .with_context(|| format!("no shim has the address {addr}"))
+}
+
+/// Ends what a claim that failed has left running, so that the next one fails for its own reasons.
+///
+/// # Errors
+/// When it cannot be ended.
+pub async fn calm(cluster: &Cluster) -> anyhow::Result<()> {
+    let Some(task) = tasks::latest(cluster).await? else {
+        return Ok(());
+    };
+    if !["done", "aborted"].contains(&task.status.as_str()) {
+        let admin = cluster.admin(0).await?;
+        admin.rows(&format!("STOP_TASK {}", task.id)).await?;
+        tasks::wait_for_end(cluster, task.id, LIMIT).await?;
+    }
+    Ok(())
+}
+
+/// Kills a server with -9 as an operating system would that runs out of memory.
+///
+/// # Errors
+/// When it does not run.
+pub fn kill_server(server: &Server) -> anyhow::Result<Killed> {
+    let file = std::fs::read_to_string(server.data.join("postmaster.pid"))?;
+    let pid: i32 = file.lines().next().context("no pid")?.trim().parse()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline"))?;
+    let mut words = line
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .filter(|word| !word.is_empty());
+    let program = words.next().context("the server has no command line")?;
+    let arguments = words.collect();
+    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    // One that we restarted is a child of ours and, until it is reaped, looks alive to its
+    // successor. Of others there is nothing to reap.
+    let _ = waitpid(Pid::from_raw(pid), None);
+    Ok(Killed { program, arguments })
+}
+
+/// How to start a killed server again.
+pub struct Killed {
+    program: String,
+    arguments: Vec<String>,
+}
+
+impl Killed {
+    /// Starts it on the same data and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not come up in time.
+    pub async fn restart(&self, cluster: &Cluster, server: &Server) -> anyhow::Result<()> {
+        wait_until("the restarted server", LIMIT, || async {
+            // It refuses until the last process of its former life is gone.
+            let mut child = self.command()?.spawn()?;
+            loop {
+                if cluster.node(server).await.is_ok() {
+                    return Ok(Some(()));
+                }
+                if child.try_wait()?.is_some() {
+                    return Ok(None);
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+    }
+
+    fn command(&self) -> anyhow::Result<Command> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.arguments)
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
+        if nix::unistd::getuid().is_root() {
+            let user = User::from_name("postgres")?.context("no user postgres")?;
+            command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+        }
+        Ok(command)
+    }
+}
+
+/// An omni writer on a row of its own, which meets no other writer: what holds it up is the gate.
+pub struct Probe {
+    stop: Arc<AtomicBool>,
+    worker: JoinHandle<anyhow::Result<Duration>>,
+}
+
+impl Probe {
+    /// Writes through one shim until `finish`.
+    pub fn start(cluster: &Cluster, shim: usize) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let worker = tokio::spawn(Self::run(cluster.login(shim), Arc::clone(&stop)));
+        Self { stop, worker }
+    }
+
+    async fn run(login: Login, stop: Arc<AtomicBool>) -> anyhow::Result<Duration> {
+        let client = Client::connect(&login).await?;
+        let mut longest = Duration::ZERO;
+        let mut price = 0;
+        while !stop.load(Ordering::Relaxed) {
+            price += 1;
+            let began = Instant::now();
+            let sql = format!("UPDATE plans SET price_cents = {price} WHERE code = 'free'");
+            client
+                .batch_execute(&sql)
+                .await
+                .map_err(|error| anyhow::anyhow!("an omni write: {}", describe(&error)))?;
+            longest = longest.max(began.elapsed());
+        }
+        if price > 0 {
+            let sql = "SELECT price_cents FROM plans WHERE code = 'free'";
+            let value = client.value(sql).await?;
+            ensure!(
+                value == price.to_string(),
+                "{price} was written, {value} is read"
+            );
+        }
+        Ok(longest)
+    }
+
+    /// The longest that one write took.
+    ///
+    /// # Errors
+    /// When a write failed, or the last one is not there.
+    pub async fn finish(mut self) -> anyhow::Result<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        (&mut self.worker).await.context("the probe panicked")?
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // A claim that failed must not go on writing under the next one.
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
