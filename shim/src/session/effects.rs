@@ -12,6 +12,7 @@ use super::words::{Stateful, runs_code, stateful};
 use crate::observe::Counted;
 use crate::plan::{Kind, Statement};
 use crate::route::Route;
+use crate::server::Lease;
 
 impl Session<'_> {
     /// Remembers for `SHOW pgdog.last_route`.
@@ -118,14 +119,7 @@ impl Session<'_> {
             }
             Kind::Session => self.note_state(statement, asked.sql(), participant.shard),
             Kind::Ddl { .. } | Kind::Placement => self.reshaped = true,
-            _ => {
-                if sets_unknown(statement) {
-                    lease.settings = u64::MAX;
-                }
-                if runs_code(asked.sql()) {
-                    lease.mark_dirty();
-                }
-            }
+            _ => note_code(statement, asked.sql(), lease),
         }
         if self.reshaped && !self.tx.is_open() {
             self.reshaped = false;
@@ -160,6 +154,16 @@ impl Session<'_> {
     pub(super) fn default_search_path(&mut self, value: &str) {
         let schemas = schemas(value, &self.login.user);
         self.params.set_default_search_path(schemas);
+    }
+}
+
+/// Marks a connection on which code ran that may have set or left anything.
+fn note_code(statement: &Statement, sql: &str, lease: &mut Lease) {
+    if sets_unknown(statement) {
+        lease.settings = u64::MAX;
+    }
+    if runs_code(sql) {
+        lease.mark_dirty();
     }
 }
 
