@@ -66,17 +66,16 @@ impl Session<'_> {
             return self.abandon().await;
         }
         let simple_mark = self.message_mark;
-        match self.commit_all().await {
-            Ended::Committed { commits } => self.note_commits(&commits),
-            Ended::RolledBack => {}
-            Ended::Failed(fields) => {
-                // Nobody must read of a success that was none.
-                if self.client.holds(simple_mark) && self.simple_message {
-                    self.client.cut(simple_mark);
-                }
-                self.report(&fields);
-            }
+        let fields = match self.commit_all().await {
+            Ended::Committed { commits } => return self.note_commits(&commits),
+            Ended::RolledBack => faults::plain("40000", "the server rolled the transaction back"),
+            Ended::Failed(fields) => fields,
+        };
+        // Nobody must read of a success that was none.
+        if self.client.holds(simple_mark) && self.simple_message {
+            self.client.cut(simple_mark);
         }
+        self.report(&fields);
     }
 
     async fn settle(&mut self, ended: &Ended) {

@@ -146,8 +146,19 @@ impl Session<'_> {
             topology.shards.len().saturating_sub(1),
         );
         self.seen.count(Counted::Primary, parts.len() as u64);
-        self.put_back(parts);
-        agreed.map(|()| held)
+        match agreed {
+            Ok(()) => {
+                // A server that was lost since stays part of it: what comes next, COMMIT or another
+                // statement, fails there and says so. Without it the rest would be committed alone.
+                let kept = parts.into_iter().map(|part| part.participant);
+                self.participants.extend(kept.map(|one| (one.shard, one)));
+                Ok(held)
+            }
+            Err(trouble) => {
+                self.put_back(parts);
+                Err(trouble)
+            }
+        }
     }
 
     /// The topology that the gate told of, if the statement goes everywhere by it as well: with
