@@ -28,7 +28,10 @@ const PREPARED: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
 const OVERDUE: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'
     AND pg_catalog.clock_timestamp() - prepared > interval '10 s'";
-const PURGE: &str = "DELETE FROM pgdog.two_phase_commits WHERE gid = ANY($1::text[])";
+/// Only by a node that knows no more shards than those that were listed: a later one may still hold
+/// the transaction.
+const PURGE: &str = "DELETE FROM pgdog.two_phase_commits
+  WHERE gid = ANY($1::text[]) AND (SELECT t.shards FROM pgdog.topology t) = $2";
 
 /// Looks now and then every ten seconds until the cluster stops.
 pub(super) async fn run(cluster: &Cluster) {
@@ -193,7 +196,7 @@ async fn purge(cluster: &Cluster, look: &Look, shards: u16) -> Result<(), Fault>
         let gids: Vec<String> = names.iter().map(GidName::to_string).collect();
         session(cluster, shard)
             .await?
-            .query(PURGE, &[&gids])
+            .query(PURGE, &[&gids, &i32::from(shards)])
             .await?;
     }
     Ok(())
