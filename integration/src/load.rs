@@ -154,6 +154,9 @@ impl Worker {
                         account.unknown.insert((self.number, n));
                         break;
                     }
+                    if in_doubt(&error) {
+                        account.unknown.insert((self.number, n));
+                    }
                     account.errors.push(describe(&error));
                     // The transaction is over either way; what ROLLBACK answers does not matter.
                     let _ = client.batch_execute("ROLLBACK").await;
@@ -235,6 +238,12 @@ async fn omni_write(client: &Client, writer: i32, n: i64) -> Result<(), tokio_po
     client.batch_execute("COMMIT").await
 }
 
+/// Whether the write that got this error may have happened all the same: a server was lost.
+fn in_doubt(error: &tokio_postgres::Error) -> bool {
+    let code = error.code().map_or("", |state| state.code());
+    code.starts_with("08") || code.starts_with("57P")
+}
+
 /// The counter that the `n`th omni write of a writer increments.
 fn counter_of(n: i64) -> Option<&'static str> {
     (n % 4 != 0).then(|| COUNTERS[n as usize % COUNTERS.len()])
@@ -303,8 +312,12 @@ impl Account {
             .iter()
             .map(|row| (row.get(0), row.get(1)))
             .collect();
-        if let Some(lost) = self.omni.difference(&ledger).next() {
-            anyhow::bail!("acknowledged write {lost:?} is lost on shard {shard}");
+        let lost: Vec<_> = self.omni.difference(&ledger).collect();
+        if let Some(first) = lost.first() {
+            anyhow::bail!(
+                "{} acknowledged writes are lost on shard {shard}, {first:?} first",
+                lost.len()
+            );
         }
         let mut extra = ledger
             .difference(&self.omni)

@@ -17,6 +17,8 @@ use super::work::{Next, Work};
 pub const SMALL_LAG_BYTES: i64 = 1 << 20;
 
 const POLL: Duration = Duration::from_millis(250);
+/// How long a stream must have survived to be called repaired.
+const REPAIR_POLL: Duration = Duration::from_secs(3);
 const PARKED_POLL: Duration = Duration::from_millis(500);
 const BLIND_POLL: Duration = Duration::from_secs(1);
 /// Slot creation waits for every transaction on shard 0's server that has an xid.
@@ -90,19 +92,29 @@ pub async fn parked(work: &Work<'_>) -> Result<Next, WorkflowError> {
     })
 }
 
-/// *Broken*: a person repairs the cause and enables the subscription again; then it goes on.
+/// *Broken*: enables the subscription again, now and then. PostgreSQL disables it for a conflict and
+/// for a lost connection alike: a restart of shard 0 heals by itself, a conflict disables it at once
+/// and waits for a person. What still runs after the pause goes on.
 ///
 /// # Errors
 /// When a node does not answer.
 pub async fn repaired(work: &Work<'_>) -> Result<Next, WorkflowError> {
     Ok(match watch(work).await? {
-        Watched::Over(Next::Advance(Event::SlotLost, detail)) => {
-            Next::Advance(Event::SlotLost, detail)
+        Watched::Over(Next::Advance(Event::ApplyBroken, _)) => {
+            let enable = format!(
+                "ALTER SUBSCRIPTION {} ENABLE",
+                ident(&work.task.stream_name())
+            );
+            work.target
+                .batch("enabling the subscription again", &enable)
+                .await?;
+            Next::Wait(REPAIR_POLL)
         }
-        Watched::Alive(stream) if stream.tables_ready == stream.tables => {
+        Watched::Over(next) => next,
+        Watched::Alive(stream) if stream.running && stream.tables_ready == stream.tables => {
             Next::Advance(Event::DataCopied, Value::Null)
         }
-        Watched::Over(_) | Watched::Alive(_) => Next::Wait(Duration::from_secs(1)),
+        Watched::Alive(_) => Next::Wait(REPAIR_POLL),
     })
 }
 
