@@ -92,9 +92,9 @@ pub async fn parked(work: &Work<'_>) -> Result<Next, WorkflowError> {
     })
 }
 
-/// *Broken*: enables the subscription again, now and then. PostgreSQL disables it for a conflict and
-/// for a lost connection alike: a restart of shard 0 heals by itself, a conflict disables it at once
-/// and waits for a person. What still runs after the pause goes on.
+/// *Broken*: enables the subscription again, now and then. PostgreSQL disables it for a conflict
+/// and for a lost connection alike: a restart of shard 0 heals by itself, a conflict disables it at
+/// once and waits for a person. What still runs after the pause goes on.
 ///
 /// # Errors
 /// When a node does not answer.
