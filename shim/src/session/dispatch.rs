@@ -81,8 +81,16 @@ impl Session<'_> {
     /// A statement for a server.
     async fn routed(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
         let asked = input.at(at);
-        let topology = self.cluster.topology();
-        let route = match self.decide(&asked, &topology).await {
+        let mut topology = self.cluster.topology();
+        let mut decided = self.decide(&asked, &topology).await;
+        if matches!(decided, Err(Fault::UndeclaredTable { .. }))
+            && let Ok(newer) = self.cluster.refresh().await
+        {
+            // Another shim may have declared it a moment ago.
+            topology = newer;
+            decided = self.decide(&asked, &topology).await;
+        }
+        let route = match decided {
             Ok(route) => route,
             Err(fault) => return Ok(self.fault(&fault).await),
         };
