@@ -147,12 +147,18 @@ async fn an_orphan_that_holds_the_gate_is_named_and_does_not_stop_writers(
     let admin = cluster.admin(0).await?;
     admin.rows("CUTOVER SHARD app 2").await?;
     let lead = cluster.primary(0).await?;
-    let named = wait_until("the orphan is named", LIMIT, || async {
-        let now = tasks::get(&lead, task.id).await?;
-        let error = now.error.unwrap_or_default();
-        let parked = now.status == "awaiting cutover";
-        Ok((parked && error.contains("orphan")).then_some(()))
-    })
+    // Named while it is waited for, and when the cutover is given up.
+    let named = async {
+        for status in ["fencing", "awaiting cutover"] {
+            wait_until(&format!("the orphan is named: {status}"), LIMIT, || async {
+                let now = tasks::get(&lead, task.id).await?;
+                let named = now.error.is_some_and(|error| error.contains("orphan"));
+                Ok((now.status == status && named).then_some(()))
+            })
+            .await?;
+        }
+        anyhow::Ok(())
+    }
     .await;
     node.batch_execute("ROLLBACK PREPARED 'orphan'").await?;
     let longest = probe.finish().await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgdog_core::ids::ShardNumber;
 
 use super::topology::{Address, Unlisted};
-use crate::config::{self, Config, UnlistedTables};
+use crate::config::{self, Config, CutoverAction, General, UnlistedTables};
 
 /// Everything a [`super::Cluster`] is started with.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub struct Settings {
     pub lsn_check_interval: Duration,
     /// Limit for a control connection to be made.
     pub connect_timeout: Duration,
+    /// How long a cutover waits for the gates before it parks again; none: without end.
+    pub cutover_timeout: Option<Duration>,
     /// Limit for one batch of lookups.
     pub lookup_timeout: Duration,
     /// Bound of the lookup cache.
@@ -136,10 +138,18 @@ impl Settings {
             two_phase_commit: config.general.two_phase_commit,
             lsn_check_interval: config.general.lsn_check_interval.into(),
             connect_timeout: config.general.connect_timeout.into(),
+            cutover_timeout: cutover_timeout(&config.general),
             lookup_timeout: LOOKUP_TIMEOUT,
             lookup_cache_bytes: LOOKUP_CACHE_BYTES,
             instance,
         })
+    }
+}
+
+fn cutover_timeout(general: &General) -> Option<Duration> {
+    match general.cutover_timeout_action {
+        CutoverAction::Abort => Some(general.cutover_timeout.into()),
+        CutoverAction::Cutover => None,
     }
 }
 

@@ -1,8 +1,9 @@
 //! *Fencing*: for a moment no omni write is under way anywhere, and the new shard has all of them.
 //!
-//! Look first; then, shard by shard in order, take the gates with a short limit; on failure let go
-//! of all, pause at random and look again. Under the gates: a marker that is written on shard 0 and
-//! arrives on the new shard proves that everything before it was applied.
+//! Look first: a lock that will not be had soon is not tried, for writers would queue behind it.
+//! Then, shard by shard in order, take the gates with a short limit; on failure let go of all, pause
+//! at random and look again, until `cutover_timeout`. Under the gates: a marker that is written on
+//! shard 0 and arrives on the new shard proves that everything before it was applied.
 
 use std::time::Duration;
 
@@ -48,37 +49,67 @@ pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
     }
     let (gates, new) = tokio::try_join!(work.old_shards(), work.another_target())?;
     let sessions = Sessions { gates, new };
+    let began = Instant::now();
+    let mut limits = LOCK_TIMEOUTS_MS.into_iter();
     let mut blocked = String::new();
-    for (number, lock_timeout_ms) in LOCK_TIMEOUTS_MS.into_iter().enumerate() {
-        if number > 0 {
-            pause_at_random().await;
-        }
-        match look_first(work, &sessions).await? {
+    loop {
+        blocked = match look_first(work, &sessions).await? {
             Looked::Over(next) => return Ok(next),
-            Looked::Wait(why) => {
-                blocked = why;
-                continue;
-            }
-            Looked::Clear => {}
-        }
-        let flip = flip::prepare_plan(work, &sessions).await?;
-        let started = Instant::now();
-        match take(&sessions.gates, lock_timeout_ms).await {
-            Ok(()) => return fenced(work, &sessions, &flip, started).await,
-            Err(error) => {
-                release(&sessions.gates).await;
-                if !error.is_lock_conflict() {
-                    return Err(error);
+            Looked::Wait(why) => why,
+            Looked::Clear => {
+                let Some(lock_timeout_ms) = limits.next() else {
+                    return Ok(not_had(&blocked));
+                };
+                match attempt(work, &sessions, lock_timeout_ms).await? {
+                    Attempt::Over(next) => return Ok(next),
+                    Attempt::Blocked(holders) => holders,
                 }
-                // Whoever was in the way for so long is still there.
-                blocked = look::named(&look::holders(&sessions.gates).await?);
-                let task_id = work.task.id();
-                tracing::info!(%task_id, lock_timeout_ms, %blocked, "gate is held");
             }
+        };
+        if work
+            .site
+            .cutover_timeout
+            .is_some_and(|limit| began.elapsed() > limit)
+        {
+            return Ok(not_had(&blocked));
         }
+        let error = format!("waiting for the gates: {blocked}");
+        task::progress(work.lead, work.task.id(), &json!({ "error": error })).await?;
+        pause_at_random().await;
     }
+}
+
+fn not_had(blocked: &str) -> Next {
     let error = format!("the gates could not be had: {blocked}");
-    Ok(Next::Advance(Event::FenceFailed, json!({ "error": error })))
+    Next::Advance(Event::FenceFailed, json!({ "error": error }))
+}
+
+enum Attempt {
+    Over(Next),
+    /// Who was in the way.
+    Blocked(String),
+}
+
+async fn attempt(
+    work: &Work<'_>,
+    sessions: &Sessions,
+    lock_timeout_ms: u32,
+) -> Result<Attempt, WorkflowError> {
+    let flip = flip::prepare_plan(work, sessions).await?;
+    let started = Instant::now();
+    let Err(error) = take(&sessions.gates, lock_timeout_ms).await else {
+        let next = fenced(work, sessions, &flip, started).await?;
+        return Ok(Attempt::Over(next));
+    };
+    release(&sessions.gates).await;
+    if !error.is_lock_conflict() {
+        return Err(error);
+    }
+    // Whoever was in the way for so long is still there.
+    let holders = look::named(&look::holders(&sessions.gates).await?);
+    let task_id = work.task.id();
+    tracing::info!(%task_id, lock_timeout_ms, %holders, "gate is held");
+    Ok(Attempt::Blocked(holders))
 }
 
 /// *Deciding*, found by somebody who did not begin it.

@@ -22,6 +22,8 @@ pub struct Site {
     pub password: Option<String>,
     /// Limit for a connection to be made.
     pub connect_timeout: Duration,
+    /// How long a cutover waits for the gates before it parks again; none: without end.
+    pub cutover_timeout: Option<Duration>,
     /// Folder of `pg_dump` and `pg_restore`; none: looked for.
     pub bindir: Option<PathBuf>,
     /// Primaries of the serving shards, index = shard number.
@@ -41,6 +43,7 @@ impl Site {
             user: settings.user.clone(),
             password: settings.password.clone(),
             connect_timeout: settings.connect_timeout,
+            cutover_timeout: settings.cutover_timeout,
             bindir: None,
             serving: topology
                 .shards
@@ -96,6 +99,7 @@ mod tests {
             user: "u".into(),
             password: None,
             connect_timeout: Duration::from_secs(1),
+            cutover_timeout: None,
             bindir: None,
             serving: vec![address(1), address(2)],
             provisioning: vec![(ShardNumber(2), address(3)), (ShardNumber(3), address(4))],

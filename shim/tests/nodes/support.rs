@@ -236,6 +236,7 @@ pub fn settings(nodes: Vec<DeclaredNode>) -> Settings {
         two_phase_commit: true,
         lsn_check_interval: Duration::from_millis(200),
         connect_timeout: Duration::from_secs(5),
+        cutover_timeout: Some(Duration::from_secs(30)),
         lookup_timeout: Duration::from_secs(5),
         lookup_cache_bytes: 1 << 20,
         instance: Instance {

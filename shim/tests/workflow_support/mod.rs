@@ -43,6 +43,7 @@ impl Shop {
             user: "postgres".into(),
             password: None,
             connect_timeout: Duration::from_secs(5),
+            cutover_timeout: Some(Duration::from_secs(30)),
             bindir: None,
             serving: servers[..2].iter().map(address).collect(),
             provisioning: vec![(ShardNumber(2), address(&servers[2]))],
