@@ -1,9 +1,9 @@
 //! *Fencing*: for a moment no omni write is under way anywhere, and the new shard has all of them.
 //!
 //! Look first: a lock that will not be had soon is not tried, for writers would queue behind it.
-//! Then, shard by shard in order, take the gates with a short limit; on failure let go of all, pause
-//! at random and look again, until `cutover_timeout`. Under the gates: a marker that is written on
-//! shard 0 and arrives on the new shard proves that everything before it was applied.
+//! Then, shard by shard in order, take the gates with a short limit; on failure let go of all,
+//! pause at random and look again, until `cutover_timeout`. Under the gates: a marker that is
+//! written on shard 0 and arrives on the new shard proves that everything before it was applied.
 
 use std::time::Duration;
 
