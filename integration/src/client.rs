@@ -45,7 +45,7 @@ impl Client {
             .user(&login.user)
             .password(&login.password)
             .dbname(&login.database)
-            .connect_timeout(Duration::from_secs(10));
+            .connect_timeout(Duration::from_secs(30));
         if !login.options.is_empty() {
             config.options(&login.options);
         }
@@ -94,7 +94,7 @@ impl Client {
         self.inner.batch_execute(sql).await?;
         wait_until(
             "a token pushed with the commit",
-            Duration::from_secs(5),
+            Duration::from_secs(30),
             || async {
                 Ok(self
                     .pushed_token()

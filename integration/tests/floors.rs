@@ -55,7 +55,7 @@ async fn replay(cluster: &Cluster, on: bool) -> anyhow::Result<()> {
     let state = if on { "not paused" } else { "paused" };
     wait_until(
         &format!("replay {state}"),
-        Duration::from_secs(5),
+        Duration::from_secs(30),
         || async {
             let now = node.value("SELECT pg_get_wal_replay_pause_state()").await?;
             Ok((now == state).then_some(()))
@@ -145,10 +145,14 @@ async fn the_replica_logs_the_read(cluster: &Cluster) -> anyhow::Result<()> {
         .batch_execute("ALTER SYSTEM SET log_statement = 'all'")
         .await?;
     replica.batch_execute("SELECT pg_reload_conf()").await?;
-    wait_until("log_statement in force", Duration::from_secs(5), || async {
-        let client = cluster.replica(0, 0).await?;
-        Ok((client.value("SHOW log_statement").await? == "all").then_some(()))
-    })
+    wait_until(
+        "log_statement in force",
+        Duration::from_secs(30),
+        || async {
+            let client = cluster.replica(0, 0).await?;
+            Ok((client.value("SHOW log_statement").await? == "all").then_some(()))
+        },
+    )
     .await?;
     let client = cluster.connect().await?;
     let token = client
@@ -167,7 +171,7 @@ async fn the_replica_logs_the_read(cluster: &Cluster) -> anyhow::Result<()> {
     let log = cluster.shard(0)?.replicas[0].data.with_extension("log");
     wait_until(
         "the read in the replica's log",
-        Duration::from_secs(5),
+        Duration::from_secs(30),
         || async { Ok(std::fs::read_to_string(&log)?.contains(&mark).then_some(())) },
     )
     .await?;
@@ -199,7 +203,7 @@ async fn read_below_the_floor_waits_and_is_refused_with_an_eta(
             .err()
             .context("a read below its floor was served")?;
         ensure!(
-            began.elapsed() < Duration::from_secs(5),
+            began.elapsed() < Duration::from_secs(30),
             "refused after {:?}",
             began.elapsed()
         );

@@ -104,14 +104,14 @@ async fn a_shim_killed_between_the_phases_leaves_equal_shards(
     };
     let killed = killing.await;
     cluster.kill_shim(0)?;
-    let settled = settled(cluster, 2, Duration::from_secs(15)).await;
+    let settled = settled(cluster, 2, Duration::from_secs(30)).await;
     cluster.restart_shim(0).await?;
     let account = load.finish().await?;
     killed?;
     settled?;
     ensure!(account.broken > 0, "no connection broke: nobody was killed");
     ensure!(account.errors.is_empty(), "{:?}", account.errors.first());
-    self::settled(cluster, 2, Duration::from_secs(15)).await?;
+    self::settled(cluster, 2, Duration::from_secs(30)).await?;
     account.verify(cluster, 2).await?;
     tasks::omni_tables_agree(cluster, 2).await
 }
@@ -152,7 +152,7 @@ async fn a_coordinator_frozen_in_the_flip_holds_nobody_up_for_long(
     other?;
     println!("    the longest omni write took {longest:?}");
     ensure!(
-        longest < Duration::from_secs(12),
+        longest < Duration::from_secs(20),
         "a write took {longest:?}"
     );
     // The one that was frozen serves again, by the new topology.

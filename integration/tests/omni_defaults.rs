@@ -118,7 +118,7 @@ async fn a_default_set_later_is_refused_by_every_shim(cluster: &Cluster) -> anyh
         .await?;
     // A refusal asks no node: the other shim knows what is allowed again with its next look.
     for client in [&first, &second] {
-        wait_until("the insert is let in", Duration::from_secs(10), || async {
+        wait_until("the insert is let in", Duration::from_secs(30), || async {
             Ok(client.batch_execute(insert).await.ok())
         })
         .await?;
@@ -151,7 +151,7 @@ async fn a_default_set_behind_our_back_is_refused(cluster: &Cluster) -> anyhow::
             .batch_execute("ALTER TABLE plans ALTER COLUMN price_cents DROP DEFAULT")
             .await?;
     }
-    wait_until("the insert is let in", Duration::from_secs(10), || async {
+    wait_until("the insert is let in", Duration::from_secs(30), || async {
         let insert = "INSERT INTO plans (code, title) VALUES ('b', 'B')";
         Ok(match client.batch_execute(insert).await {
             Ok(()) => Some(()),

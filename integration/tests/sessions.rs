@@ -331,7 +331,7 @@ async fn cancel_ends_the_running_statement_only(cluster: &Cluster) -> anyhow::Re
         let nodes = [cluster.primary(0).await?, cluster.replica(0, 0).await?];
         wait_until(
             "the statement on a node",
-            Duration::from_secs(5),
+            Duration::from_secs(30),
             || async {
                 for node in &nodes {
                     let query = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' \

@@ -161,7 +161,7 @@ async fn end_backend(cluster: &Cluster, pid: i32) -> anyhow::Result<()> {
         let sql =
             format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine} = {pid}");
         node.batch_execute(&sql).await?;
-        wait_until("the end of a backend", Duration::from_secs(10), || async {
+        wait_until("the end of a backend", Duration::from_secs(30), || async {
             let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE {mine} = {pid}");
             Ok((node.value(&sql).await? == "0").then_some(()))
         })
@@ -177,7 +177,7 @@ async fn a_lost_temporary_table_ends_its_client(cluster: &Cluster) -> anyhow::Re
         .await?;
     let pid = client.value("SELECT pid FROM mine").await?.parse()?;
     end_backend(cluster, pid).await?;
-    wait_until("the end of the client", Duration::from_secs(10), || async {
+    wait_until("the end of the client", Duration::from_secs(30), || async {
         let gone = client.batch_execute("SELECT 1").await.is_err() && client.is_closed();
         Ok(gone.then_some(()))
     })
@@ -209,11 +209,11 @@ async fn a_client_that_vanishes_ends_its_running_statement(
             .batch_execute("/* pgdog_shard: 0 */ SELECT pg_sleep(599)")
             .await
     });
-    wait_until("the statement", Duration::from_secs(10), counted("1")).await?;
+    wait_until("the statement", Duration::from_secs(30), counted("1")).await?;
     // Closes the socket without a word.
     socket.abort();
     asked.abort();
-    wait_until("its end", Duration::from_secs(10), counted("0")).await
+    wait_until("its end", Duration::from_secs(30), counted("0")).await
 }
 
 async fn transactions_on_two_shards_do_not_starve_each_other(

@@ -137,7 +137,7 @@ async fn floor(cluster: &Cluster, out: &mut Transcript) -> anyhow::Result<()> {
     let replica = cluster.replica(1, 0).await?;
     out.run("replica 1", &replica, "SELECT pg_wal_replay_pause()")
         .await?;
-    wait_until("the pause", Duration::from_secs(5), || async {
+    wait_until("the pause", Duration::from_secs(30), || async {
         let state = replica
             .value("SELECT pg_get_wal_replay_pause_state()")
             .await?;
