@@ -86,6 +86,8 @@ default_pool_size = 20
 auth_type = \"scram\"
 read_write_split = \"exclude_primary\"
 lsn_check_interval = 250
+# A laptop that compiles meanwhile lets a login wait.
+connect_timeout = 15000
 
 [admin]
 name = \"{ADMIN}\"
