@@ -170,8 +170,9 @@ async fn a_long_writer_is_named_and_not_waited_for() {
     shop.ended(task, "done").await;
 }
 
-/// A row that does not fit stops the stream: the task says so, and goes on once a person has
-/// removed the row and enabled the subscription.
+/// A row that does not fit stops the stream: the task says so, and goes on by itself once a person
+/// has removed the row. (Who enables the subscription by hand may do so at the same moment as the
+/// task, and one of the two is then told that the tuple was concurrently updated.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_stream_is_told_and_goes_on_after_repair() {
     let shop = Shop::start(21480).await;
@@ -191,10 +192,8 @@ async fn a_broken_stream_is_told_and_goes_on_after_repair() {
     let error = shop.task(task, "error").await.unwrap();
     assert!(error.contains("disabled by an error"), "{error}");
 
-    let repair = format!(
-        "DELETE FROM shop.rates WHERE day = '2030-01-01'; ALTER SUBSCRIPTION pgdog_{task} ENABLE"
-    );
-    target.batch_execute(&repair).await.unwrap();
+    let repair = "DELETE FROM shop.rates WHERE day = '2030-01-01'";
+    target.batch_execute(repair).await.unwrap();
     shop.reaches(task, &["awaiting cutover"]).await;
     assert_eq!(shop.task(task, "error").await, None);
     let lead = shop.client(0).await;
