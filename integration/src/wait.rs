@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-/// Between two looks.
+/// Between two looks: what is waited for happens elsewhere, and nobody tells of it.
 const PERIOD: Duration = Duration::from_millis(20);
 
 /// Asks until there is an answer.

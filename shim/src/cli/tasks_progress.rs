@@ -8,6 +8,7 @@ use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 
 use super::tasks_link::{Link, Table};
 
+/// Between two looks at the task, five times a second: as often as a bar need move.
 const POLL: Duration = Duration::from_millis(200);
 
 /// When to stop following.

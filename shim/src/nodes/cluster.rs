@@ -234,6 +234,7 @@ impl Cluster {
                             "refresh failed");
                     }
                 }
+                // The nodes do not tell when they follow: asked again, but not without pause.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             topology

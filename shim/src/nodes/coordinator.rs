@@ -80,6 +80,7 @@ impl Coordinator {
             }
             tokio::select! {
                 () = cluster.stopped() => return,
+                // A node that is away is not asked without pause, and ever more seldom.
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(1)),
             }
         }

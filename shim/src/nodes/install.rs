@@ -138,6 +138,7 @@ async fn install_empty(cluster: &Cluster) -> Result<(), Fault> {
         if !has_empty_standby(cluster) || Instant::now() > deadline {
             return Ok(());
         }
+        // A standby does not tell when it has replayed the installation.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -8,6 +8,7 @@ use pgdog_core::ids::ShardNumber;
 use super::cluster::Cluster;
 use super::observed::shard_number;
 
+/// Between two heartbeats. Information only: no safety rests on it.
 const PERIOD: Duration = Duration::from_secs(5);
 
 /// One row of `pgdog.instances`.

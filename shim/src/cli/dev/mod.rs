@@ -129,6 +129,7 @@ where
             Err(error) if Instant::now() >= deadline => {
                 return Err(error).with_context(|| format!("{what} takes too long"));
             }
+            // A server that starts tells nobody when it is ready.
             Err(_) => tokio::time::sleep(Duration::from_millis(30)).await,
         }
     }

@@ -64,6 +64,7 @@ pub(super) async fn end_all(dir: &Path) -> anyhow::Result<usize> {
                 signal(process.pid, Signal::SIGCONT)?;
             }
         }
+        // They are not our children: their end can only be looked for.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
