@@ -10,6 +10,7 @@
 //! | `plan` | pure | statement text -> facts, cached by text |
 //! | `route` | pure | plan + session + topology -> route, with a reason |
 //! | `session` | async | one client: authenticate, then read, plan, route, forward, settle |
+//! | `net` | async | streams of bytes: TCP, bare or below TLS |
 //! | `server` | async | connections to PostgreSQL and their pools |
 //! | `nodes` | async | the extension's SQL API, typed; positions; topology |
 //! | `workflow` | async | hands of the state machine that grows a cluster |
@@ -21,6 +22,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod net;
 pub mod nodes;
 pub mod observe;
 pub mod plan;

@@ -28,13 +28,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "session",
         &[
-            "config", "plan", "route", "proto", "server", "nodes", "observe",
+            "config", "plan", "route", "proto", "server", "nodes", "observe", "net",
         ],
     ),
     ("admin", &["config", "nodes", "workflow", "proto"]),
     ("workflow", &["config", "nodes", "server"]),
     ("nodes", &["config"]),
-    ("server", &["proto"]),
+    ("server", &["proto", "net"]),
+    ("net", &[]),
     ("route", &["plan", "nodes::topology"]),
     ("plan", &[]),
     ("proto", &[]),

@@ -10,13 +10,13 @@ use bytes::{Bytes, BytesMut};
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation};
 use pgdog_core::lsn::Lsn;
-use tokio::io::{AsyncReadExt, Interest};
-use tokio::net::TcpStream;
+use tokio::io::Interest;
 
 use super::cancel::CancelToken;
 use super::ledger::{Copying, Ledger, Noted};
 use super::stats::ServerInfo;
 use super::{Endpoint, faults};
+use crate::net::Stream;
 use crate::proto::backend::tag;
 use crate::proto::frontend::{self, Subject};
 use crate::proto::{CancelKey, ErrorFields, Frame, ProtocolError, TxStatus, answer, frame, scan};
@@ -30,7 +30,7 @@ const READ_GROWTH: usize = 64 * 1024;
 
 /// A connection that is logged in. Reads and writes are the caller's; the state is kept here.
 pub struct Conn {
-    pub(super) io: TcpStream,
+    pub(super) io: Stream,
     pub(super) input: BytesMut,
     pub(super) ledger: Ledger,
     pub(super) parameters: BTreeMap<String, String>,
@@ -68,7 +68,7 @@ pub enum Received {
 }
 
 impl Conn {
-    pub(super) fn new(io: TcpStream, endpoint: Arc<Endpoint>, prepared_limit: usize) -> Self {
+    pub(super) fn new(io: Stream, endpoint: Arc<Endpoint>, prepared_limit: usize) -> Self {
         Self {
             io,
             input: BytesMut::with_capacity(READ_GROWTH),
@@ -160,7 +160,7 @@ impl Conn {
     }
 
     /// Tells the server that the connection ends, if that costs no wait.
-    pub(super) fn say_goodbye(&self) {
+    pub(super) fn say_goodbye(&mut self) {
         if self.is_broken() {
             return;
         }

@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 
 use super::conn::Conn;
 use super::{Endpoint, Login, faults};
+use crate::net::Stream;
 use crate::proto::backend::tag;
 use crate::proto::{ErrorFields, Frame, answer, frontend, md5, startup};
 
@@ -42,7 +43,7 @@ impl Conn {
             let io = dial(&endpoint)
                 .await
                 .map_err(|error| faults::cannot_connect(&endpoint, error))?;
-            let mut conn = Conn::new(io, endpoint.clone(), prepared_limit);
+            let mut conn = Conn::new(Stream::new(io), endpoint.clone(), prepared_limit);
             conn.log_in(login).await.map_err(faults::during_login)?;
             Ok(conn)
         });

@@ -306,7 +306,7 @@ async fn reset(mut conn: Conn) -> Option<Conn> {
 /// Ends a connection. One that still runs a statement is cancelled first: the server would not
 /// notice the closed socket before the statement ends. Meanwhile the server has one connection
 /// more than the pool counts.
-fn close(conn: Conn) {
+fn close(mut conn: Conn) {
     let busy = conn.may_be_running();
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;

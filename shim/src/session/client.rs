@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::TcpStream;
+use tokio::io::Interest;
 
+use crate::net::Stream;
 use crate::proto::frame::{self, Frame};
 use crate::proto::startup::{self, StartupPacket};
 use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
@@ -53,7 +53,7 @@ pub struct Mark {
 /// The client's connection.
 #[derive(Debug)]
 pub struct Client {
-    stream: TcpStream,
+    stream: Stream,
     inbox: BytesMut,
     /// Answers not written yet.
     pub out: BytesMut,
@@ -66,7 +66,7 @@ pub struct Client {
 
 impl Client {
     /// Takes over an accepted connection.
-    pub fn new(stream: TcpStream) -> Self {
+    pub fn new(stream: Stream) -> Self {
         Self {
             stream,
             inbox: BytesMut::new(),

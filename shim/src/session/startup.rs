@@ -12,6 +12,7 @@ use super::params::Params;
 use super::services::Services;
 use super::settings::Account;
 use super::{Session, admin, faults, startup_options};
+use crate::net::Stream;
 use crate::nodes::Cluster;
 use crate::proto::startup::NO_ENCRYPTION;
 use crate::proto::{ErrorFields, Startup, StartupPacket, TxStatus, backend};
@@ -23,7 +24,7 @@ pub async fn serve(stream: TcpStream, peer: SocketAddr, services: Arc<Services>)
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
     }
-    let mut client = Client::new(stream);
+    let mut client = Client::new(Stream::new(stream));
     match converse(&mut client, peer, &services).await {
         Ok(()) | Err(Gone::Left | Gone::Dismissed) => {}
         Err(Gone::Broken(error)) => tracing::debug!(%peer, %error, "client connection broke"),

@@ -1,0 +1,225 @@
+//! Byte streams to clients and servers: TCP, bare or below TLS.
+//!
+//! | file | what |
+//! |---|---|
+//! | `session` | TLS over a socket that is never waited for inside |
+//!
+//! A [`Stream`] has the calls of a [`TcpStream`], so that whoever moves bytes need not know
+//! whether they are encrypted on the way.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::net::TcpStream;
+
+mod session;
+
+use session::Tls;
+
+/// A connection, bare or encrypted.
+pub struct Stream {
+    tcp: TcpStream,
+    tls: Option<Box<Tls>>,
+}
+
+impl Stream {
+    /// A connection in clear text.
+    pub fn new(tcp: TcpStream) -> Self {
+        Self { tcp, tls: None }
+    }
+
+    /// The socket below, for its options. What is read or written there bypasses TLS.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// Whether the bytes are encrypted on the way.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Becomes encrypted: does the handshake. `received` are bytes of it that were read already.
+    ///
+    /// # Errors
+    /// When the peer fails the handshake (it was sent the alert) or is lost. The stream is of no
+    /// use then.
+    pub async fn encrypt(
+        &mut self,
+        connection: rustls::Connection,
+        received: &[u8],
+    ) -> io::Result<()> {
+        let mut tls = Tls::new(connection);
+        tls.handshake(&self.tcp, received).await?;
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    /// What TLS has agreed on; `None` in clear text.
+    pub fn tls(&self) -> Option<&rustls::Connection> {
+        self.tls.as_deref().map(Tls::connection)
+    }
+
+    /// Reads what is there, into the free space of `buffer`; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is there.
+    pub fn try_read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.tcp.try_read_buf(buffer),
+            Some(tls) => tls.try_read(&self.tcp, buffer),
+        }
+    }
+
+    /// Writes as much as is taken without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is taken; the next call must bring the same bytes again, as some
+    /// of them may be encrypted and on their way already.
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.tcp.try_write(bytes),
+            Some(tls) => tls.try_write(&self.tcp, bytes),
+        }
+    }
+
+    /// Waits until a read or write may do something.
+    ///
+    /// Cancel safety: nothing is consumed.
+    ///
+    /// # Errors
+    /// When the socket can't be watched.
+    pub async fn ready(&self, interest: Interest) -> io::Result<Ready> {
+        match &self.tls {
+            Some(tls) if interest.is_readable() && tls.has_plaintext() => Ok(Ready::READABLE),
+            _ => self.tcp.ready(interest).await,
+        }
+    }
+
+    /// Waits until a read may do something.
+    ///
+    /// # Errors
+    /// As [`Stream::ready`].
+    pub async fn readable(&self) -> io::Result<()> {
+        self.ready(Interest::READABLE).await.map(|_| ())
+    }
+
+    /// Reads into the free space of `buffer`, waiting for the first byte; 0 is the end.
+    ///
+    /// Cancel safety: what was read is in the buffer.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        loop {
+            match self.try_read_buf(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Writes everything.
+    ///
+    /// Cancel safety: not cancel safe; dropped half way, some bytes are written.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn write_all(&mut self, mut rest: &[u8]) -> io::Result<()> {
+        while !rest.is_empty() {
+            match self.try_write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.tcp.writable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more comes.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        use tokio::io::AsyncWriteExt as _;
+        if let Some(tls) = &mut self.tls {
+            // A peer that is not read any more does not keep us waiting.
+            let _ = tls.say_goodbye(&self.tcp);
+        }
+        self.tcp.shutdown().await
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("tcp", &self.tcp)
+            .field("encrypted", &self.is_encrypted())
+            .finish()
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let Some(tls) = &mut this.tls else {
+            return Pin::new(&mut this.tcp).poll_read(context, buffer);
+        };
+        loop {
+            match tls.try_read_slice(&this.tcp, buffer.initialize_unfilled()) {
+                Ok(count) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(this.tcp.poll_read_ready(context))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.tls.is_none() {
+            return Pin::new(&mut this.tcp).poll_write(context, bytes);
+        }
+        loop {
+            match this.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(this.tcp.poll_write_ready(context))?;
+                }
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What a write took is on the wire.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(tls) = &mut this.tls {
+            let _ = tls.say_goodbye(&this.tcp);
+        }
+        Pin::new(&mut this.tcp).poll_shutdown(context)
+    }
+}
