@@ -8,7 +8,8 @@ use crate::session::{Account, Auth, Balancing, Keep, Reads, Settings, Values};
 /// The part of the configuration that sessions see.
 pub fn settings(config: &Config) -> Settings {
     let general = &config.general;
-    let admin = config.admin.password.as_ref().map(|password| Account {
+    let password = config.admin.password.as_ref();
+    let admin = password.filter(|p| !p.is_empty()).map(|password| Account {
         name: config.admin.user.clone(),
         password: Some(password.clone()),
         databases: Some(vec![config.admin.name.clone()]),

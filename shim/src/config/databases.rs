@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::Ms;
+
 /// One node of one logical database.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Database {
@@ -23,6 +25,18 @@ pub struct Database {
     /// Declared as the next shard, not serving. Harmless once the shard serves: the nodes know.
     #[serde(default)]
     pub provisioning: bool,
+    /// Server connections of one user to this node at most, unless the user says otherwise.
+    pub pool_size: Option<usize>,
+    /// Server connections of one user to this node that stay open when idle.
+    pub min_pool_size: Option<usize>,
+    /// After how long an idle server connection to this node is closed.
+    pub idle_timeout: Option<Ms>,
+    /// After how long a server connection to this node is replaced.
+    pub server_lifetime: Option<Ms>,
+    /// `statement_timeout` of the server connections, in ms, for users without their own.
+    pub statement_timeout: Option<u64>,
+    /// Said of a replica, which is read-only by itself.
+    pub read_only: Option<bool>,
     /// Share of the reads among the replicas of the shard.
     #[serde(default = "full_weight")]
     pub lb_weight: u8,
@@ -33,6 +47,36 @@ impl Database {
     pub fn database_on_node(&self) -> &str {
         self.database_name.as_deref().unwrap_or(&self.name)
     }
+}
+
+/// PgDog's files list a server twice, as primary and as replica, to try things out: it is one node.
+/// Takes the repetitions out, and tells of each.
+pub(super) fn merge(databases: &mut Vec<Database>) -> Vec<String> {
+    let mut kept: Vec<Database> = Vec::new();
+    let mut warnings = Vec::new();
+    for database in databases.drain(..) {
+        let same = kept.iter_mut().find(|known| {
+            let place = |d: &Database| (d.name.clone(), d.shard, d.host.clone(), d.port);
+            place(known) == place(&database)
+                && known.database_on_node() == database.database_on_node()
+                && known.role != database.role
+        });
+        let Some(known) = same else {
+            kept.push(database);
+            continue;
+        };
+        warnings.push(format!(
+            "pgdog.toml: [[databases]] {}:{}/{} is listed as primary and as replica; it is one node",
+            database.host,
+            database.port,
+            database.database_on_node()
+        ));
+        if database.role == Role::Primary {
+            *known = database;
+        }
+    }
+    *databases = kept;
+    warnings
 }
 
 /// What a node is to its shard.

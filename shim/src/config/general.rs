@@ -10,9 +10,12 @@ use serde::Deserialize;
 #[serde(transparent)]
 pub struct Ms(pub u64);
 
+/// The longest duration that means anything: PgDog's files write "never" as a huge number.
+const LONGEST_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+
 impl From<Ms> for Duration {
     fn from(ms: Ms) -> Self {
-        Duration::from_millis(ms.0)
+        Duration::from_millis(ms.0.min(LONGEST_MS))
     }
 }
 
@@ -30,9 +33,13 @@ pub struct General {
     pub host: String,
     /// TCP port to listen on.
     pub port: u16,
-    /// Threads of the runtime.
+    /// Threads of the runtime; 0 is as good as 1.
     pub workers: usize,
+    /// Clients that may be connected at the same time, operators aside; no limit when absent but
+    /// the one of the process's file descriptors.
+    pub max_client_conn: Option<usize>,
     /// Server connections per node and user, at most.
+    #[serde(alias = "max_pool_size")]
     pub default_pool_size: usize,
     /// Server connections per node and user that are kept open when idle.
     pub min_pool_size: usize,
@@ -42,18 +49,31 @@ pub struct General {
     pub checkout_timeout: Ms,
     /// After how long an idle server connection is closed.
     pub idle_timeout: Ms,
+    /// After how long a server connection is replaced, once its client gives it back.
+    pub server_lifetime: Ms,
+    /// Named statements that one server connection keeps prepared.
+    pub prepared_statements_limit: usize,
     /// How long a connection attempt to a node may take.
     pub connect_timeout: Ms,
     /// How long a query may run; no limit when absent.
     pub query_timeout: Option<Ms>,
     /// How long a client may take to log in.
     pub client_login_timeout: Ms,
+    /// After how long a client that sends nothing is sent away; never when absent.
+    pub client_idle_timeout: Option<Ms>,
+    /// After how long a client that sends nothing inside a transaction is sent away; never when
+    /// absent.
+    pub client_idle_in_transaction_timeout: Option<Ms>,
     /// How long a stop waits for open transactions.
     pub shutdown_timeout: Ms,
+    /// How long a stop then waits for the statements that it cancels.
+    pub shutdown_termination_timeout: Option<Ms>,
     /// How clients prove who they are.
     pub auth_type: AuthType,
     /// Where OpenMetrics are served; off when absent.
     pub openmetrics_port: Option<u16>,
+    /// Put before the name of every metric.
+    pub openmetrics_namespace: String,
     /// Where `/health` answers; off when absent.
     pub healthcheck_port: Option<u16>,
     /// Whether plain reads may go to a primary that has replicas.
@@ -64,6 +84,12 @@ pub struct General {
     pub load_balancing_strategy: BalancingStrategy,
     /// Whether writes to several shards are committed in two phases.
     pub two_phase_commit: bool,
+    /// Whether statements that need more than one shard are refused.
+    pub cross_shard_disabled: bool,
+    /// How a log line looks.
+    pub log_format: LogFormat,
+    /// Which events are logged, in the syntax of `RUST_LOG`, which counts first.
+    pub log_level: String,
     /// How long a read waits for a replica to reach its floor.
     pub min_lsn_wait: Ms,
     /// Whether a read whose floor no replica reaches in time goes to the primary.
@@ -88,22 +114,32 @@ impl Default for General {
             host: "0.0.0.0".to_owned(),
             port: 6432,
             workers: 2,
+            max_client_conn: None,
             default_pool_size: 10,
             min_pool_size: 1,
             pooler_mode: PoolerMode::Transaction,
             checkout_timeout: Ms(5_000),
             idle_timeout: Ms(60_000),
+            server_lifetime: Ms(24 * 3600 * 1000),
+            prepared_statements_limit: 500,
             connect_timeout: Ms(5_000),
             query_timeout: None,
             client_login_timeout: Ms(60_000),
+            client_idle_timeout: None,
+            client_idle_in_transaction_timeout: None,
             shutdown_timeout: Ms(60_000),
+            shutdown_termination_timeout: None,
             auth_type: AuthType::Scram,
             openmetrics_port: None,
+            openmetrics_namespace: String::new(),
             healthcheck_port: None,
             read_write_split: ReadWriteSplit::IncludePrimary,
             read_write_strategy: ReadWriteStrategy::Conservative,
             load_balancing_strategy: BalancingStrategy::Random,
             two_phase_commit: true,
+            cross_shard_disabled: false,
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
             min_lsn_wait: Ms(100),
             min_lsn_primary_fallback: false,
             unlisted_tables: UnlistedTables::Refuse,
@@ -129,6 +165,17 @@ pub enum PoolerMode {
     Statement,
 }
 
+/// How a log line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
 /// How clients prove who they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -150,6 +197,7 @@ pub enum ReadWriteSplit {
     #[default]
     IncludePrimary,
     /// Reads go to replicas as long as there is one that serves.
+    #[serde(alias = "include_primary_if_replica_banned")]
     ExcludePrimary,
 }
 

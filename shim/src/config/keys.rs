@@ -1,18 +1,21 @@
 //! Which keys the files may have.
 //!
-//! serde knows the fields of our own structs; they are read from it, not listed twice. What is
-//! listed here is PgDog's: keys that are accepted without effect, and keys that are refused because
+//! serde knows the fields of our own structs; they are read from it, not listed twice. PgDog's
+//! keys beyond those are in `known`: some are accepted without effect, some are refused because
 //! going on without them would change what is served.
 
 use serde::Deserialize;
 use serde::de::value::Error as FieldError;
 use serde::de::{Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
-use toml::{Table, Value};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
+use super::known::*;
+use super::source::Source;
 use super::tables::{Mapping, SharedMapping};
 use super::{Admin, Config, ConfigError, Database, General, OmnishardedTables, ShardedTable};
-use super::{User, Users};
+use super::{Tcp, User, Users};
 
 /// Problems found so far.
 #[derive(Default)]
@@ -21,6 +24,17 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// Adds a problem, once.
+    pub(super) fn add(&mut self, problem: String) {
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
     pub(super) fn into_result(self) -> Result<(), ConfigError> {
         match self.problems.is_empty() {
             true => Ok(()),
@@ -35,15 +49,14 @@ impl Report {
 struct Section {
     name: &'static str,
     fields: &'static [&'static str],
-    /// PgDog's keys without effect here.
     idle: &'static [&'static str],
-    /// PgDog's keys that cannot be ignored, with the reason.
-    refused: &'static [(&'static str, &'static str)],
+    refused: Refused,
 }
 
-fn sections() -> [Section; 8] {
+fn sections() -> [Section; 9] {
     [
         section::<General>("general", IDLE_GENERAL, REFUSED_GENERAL),
+        section::<Tcp>("tcp", IDLE_TCP, &[]),
         section::<Admin>("admin", &[], &[]),
         section::<Database>("databases", IDLE_DATABASE, REFUSED_DATABASE),
         section::<ShardedTable>("sharded_tables", IDLE_SHARDED, REFUSED_SHARDED),
@@ -57,7 +70,7 @@ fn sections() -> [Section; 8] {
 fn section<T: for<'de> Deserialize<'de>>(
     name: &'static str,
     idle: &'static [&'static str],
-    refused: &'static [(&'static str, &'static str)],
+    refused: Refused,
 ) -> Section {
     Section {
         name,
@@ -67,226 +80,51 @@ fn section<T: for<'de> Deserialize<'de>>(
     }
 }
 
-/// Top-level tables of PgDog's file without effect here.
-const IDLE_TOP: &[&str] = &[
-    "tcp",
-    "memory",
-    "plugins",
-    "mirroring",
-    "stats",
-    "query_stats",
-    "control",
-    "replica_lag",
-    "rewrite",
-    "otel",
-];
-
-/// Top-level tables of PgDog's file that cannot be ignored.
-const REFUSED_TOP: &[(&str, &str)] = &[
-    ("sharded_schemas", "placement by schema does not exist here"),
-    (
-        "manual_queries",
-        "placement by query fingerprint does not exist here; use a comment",
-    ),
-];
-
-const IDLE_GENERAL: &[&str] = &[
-    "healthcheck_interval",
-    "idle_healthcheck_interval",
-    "idle_healthcheck_delay",
-    "healthcheck_timeout",
-    "connection_recovery",
-    "client_connection_recovery",
-    "ban_timeout",
-    "ban_replica_lag",
-    "ban_replica_lag_bytes",
-    "rollback_timeout",
-    "tls_verify",
-    "tls_server_ca_certificate",
-    "shutdown_termination_timeout",
-    "broadcast_address",
-    "broadcast_port",
-    "query_log",
-    "openmetrics_namespace",
-    "prepared_statements",
-    "query_parser",
-    "query_parser_enabled",
-    "query_parser_engine",
-    "prepared_statements_limit",
-    "query_cache_limit",
-    "connect_attempt_delay",
-    "connect_attempts",
-    "client_idle_timeout",
-    "client_idle_in_transaction_timeout",
-    "server_lifetime",
-    "mirror_queue",
-    "mirror_exposure",
-    "dns_ttl",
-    "pub_sub_channel_size",
-    "log_connections",
-    "log_disconnections",
-    "log_format",
-    "log_level",
-    "two_phase_commit_auto",
-    "expanded_explain",
-    "stats_period",
-    "lsn_check_timeout",
-    "lsn_check_delay",
-    "unique_id_min",
-    "unique_id_function",
-    "omnisharded_sticky",
-    "resharding_copy_format",
-    "resharding_parallel_copies",
-    "resharding_copy_retry_max_attempts",
-    "resharding_copy_retry_min_delay",
-    "reload_schema_on_ddl",
-    "load_schema",
-    "cutover_replication_lag_threshold",
-    "cutover_traffic_stop_threshold",
-    "cutover_last_transaction_delay",
-    "cross_shard_disabled",
-    "system_catalogs",
-    "server_lifetime_jitter",
-    "regex_parser_limit",
-    "dry_run",
-];
-
-const NO_TLS: &str = "TLS is not served by this version, and a file that asks for it must not be \
-                      answered in clear text";
-
-const REFUSED_GENERAL: &[(&str, &str)] = &[
-    ("tls_certificate", NO_TLS),
-    ("tls_private_key", NO_TLS),
-    ("tls_client_required", NO_TLS),
-    (
-        "passthrough_auth",
-        "every user is listed in users.toml here",
-    ),
-];
-
-const IDLE_DATABASE: &[&str] = &[
-    "statement_timeout",
-    "idle_timeout",
-    "pool_size",
-    "min_pool_size",
-    "server_lifetime",
-    "resharding_only",
-];
-
-const REFUSED_DATABASE: &[(&str, &str)] = &[
-    (
-        "user",
-        "the shim logs in as its client; give server_user in users.toml",
-    ),
-    (
-        "password",
-        "the shim logs in as its client; give server_password in users.toml",
-    ),
-    ("pooler_mode", "there is one pooler_mode, in [general]"),
-    (
-        "read_only",
-        "make the database read-only on the nodes instead",
-    ),
-];
-
-const IDLE_SHARDED: &[&str] = &["primary"];
-
-const REFUSED_SHARDED: &[(&str, &str)] = &[
-    ("centroids", "placement of vectors does not exist here"),
-    ("centroids_path", "placement of vectors does not exist here"),
-    (
-        "centroid_probes",
-        "placement of vectors does not exist here",
-    ),
-    (
-        "hasher",
-        "keys are hashed as PostgreSQL's hash partitions are",
-    ),
-];
-
-const IDLE_USER: &[&str] = &[
-    "statement_timeout",
-    "replication_mode",
-    "replication_sharding",
-    "idle_timeout",
-    "server_lifetime",
-    "cross_shard_disabled",
-    "two_phase_commit",
-    "two_phase_commit_auto",
-];
-
-const REFUSED_USER: &[(&str, &str)] = &[
-    (
-        "read_only",
-        "revoke the right to write on the nodes instead",
-    ),
-    ("pooler_mode", "there is one pooler_mode, in [general]"),
-    ("passwords", "give one password"),
-];
-
-/// Parses a file; a syntax error goes to the report with its place.
-pub(super) fn table(file: &str, text: &str, report: &mut Report) -> Option<Table> {
-    text.parse::<Table>()
-        .map_err(|e| {
-            let line = e
-                .span()
-                .map_or(0, |span| text[..span.start].lines().count().max(1));
-            report
-                .problems
-                .push(format!("{file}, line {line}: {}", super::one_line(&e)));
-        })
-        .ok()
-}
-
 /// Checks every key of `pgdog.toml`.
-pub(super) fn check_config(table: &Table, report: &mut Report) {
+pub(super) fn check_config(source: &Source<'_>, report: &mut Report) {
     let sections = sections();
     let top = fields_of::<Config>();
-    for (key, value) in table {
-        if IDLE_TOP.contains(&key.as_str()) {
+    for (key, value) in source.root() {
+        let name = &**key.get_ref();
+        if IDLE_TOP.contains(&name) {
             continue;
         }
-        if let Some((_, why)) = REFUSED_TOP.iter().find(|(name, _)| name == key) {
-            report
-                .problems
-                .push(format!("pgdog.toml: [{key}] is not accepted: {why}"));
+        let place = source.place(&key.span());
+        if let Some((_, why)) = REFUSED_TOP.iter().find(|(refused, _)| *refused == name) {
+            report.add(format!("{place}: [{name}] is not accepted: {why}"));
             continue;
         }
-        let known = top.contains(&key.as_str());
-        match sections.iter().find(|s| known && s.name == key) {
+        let known = top.contains(&name);
+        match sections.iter().find(|s| known && s.name == name) {
             Some(section) => {
-                check_section("pgdog.toml", section, value, report);
-                if key == "sharded_tables" {
-                    check_mappings(&sections, value, report);
+                check_section(source, section, value, report);
+                if name == "sharded_tables" {
+                    check_mappings(source, &sections, value, report);
                 }
             }
-            None => report
-                .problems
-                .push(unknown("pgdog.toml", "table", key, top)),
+            None => report.add(unknown(&place, "table", name, top)),
         }
     }
 }
 
 /// Checks every key of `users.toml`.
-pub(super) fn check_users(table: &Table, report: &mut Report) {
+pub(super) fn check_users(source: &Source<'_>, report: &mut Report) {
     let sections = sections();
-    for (key, value) in table {
-        match sections.iter().find(|s| s.name == "users" && s.name == key) {
-            Some(section) => check_section("users.toml", section, value, report),
-            None if key == "admin" => report
-                .problems
-                .push("users.toml: [admin] belongs into pgdog.toml; move it there".to_owned()),
-            None => {
-                report
-                    .problems
-                    .push(unknown("users.toml", "table", key, fields_of::<Users>()));
-            }
+    let top = fields_of::<Users>();
+    for (key, value) in source.root() {
+        let name = &**key.get_ref();
+        match sections
+            .iter()
+            .find(|s| s.name == name && top.contains(&name))
+        {
+            Some(section) => check_section(source, section, value, report),
+            None => report.add(unknown(&source.place(&key.span()), "table", name, top)),
         }
     }
 }
 
 /// One warning per key that has no effect.
-pub(super) fn idle_keys(config: Option<&Table>, users: Option<&Table>) -> Vec<String> {
+pub(super) fn idle_keys(sources: &[&Source<'_>]) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut warn = |file: &str, place: &str| {
         let line = format!("{file}: {place} is accepted as PgDog's and has no effect");
@@ -294,19 +132,20 @@ pub(super) fn idle_keys(config: Option<&Table>, users: Option<&Table>) -> Vec<St
             warnings.push(line);
         }
     };
-    for key in config.into_iter().flat_map(Table::keys) {
-        if IDLE_TOP.contains(&key.as_str()) {
-            warn("pgdog.toml", &format!("[{key}]"));
+    for source in sources {
+        for key in source.root().keys() {
+            if IDLE_TOP.contains(&&**key.get_ref()) {
+                warn(source.file, &format!("[{}]", key.get_ref()));
+            }
         }
-    }
-    for (file, table) in [("pgdog.toml", config), ("users.toml", users)] {
         for section in sections() {
-            let Some(value) = table.and_then(|t| t.get(section.name)) else {
+            let Some(value) = source.root().get(section.name) else {
                 continue;
             };
-            for key in rows(value).into_iter().flat_map(Table::keys) {
-                if section.idle.contains(&key.as_str()) {
-                    warn(file, &format!("{key} in [{}]", section.name));
+            for key in rows(value).into_iter().flat_map(DeTable::keys) {
+                let key = &**key.get_ref();
+                if section.idle.contains(&key) && !section.fields.contains(&key) {
+                    warn(source.file, &format!("{key} in [{}]", section.name));
                 }
             }
         }
@@ -314,61 +153,90 @@ pub(super) fn idle_keys(config: Option<&Table>, users: Option<&Table>) -> Vec<St
     warnings
 }
 
-fn check_mappings(sections: &[Section], tables: &Value, report: &mut Report) {
+fn check_mappings(
+    source: &Source<'_>,
+    sections: &[Section],
+    tables: &Spanned<DeValue<'_>>,
+    report: &mut Report,
+) {
     let Some(section) = sections.iter().find(|s| s.name == "sharded_tables.mapping") else {
         return;
     };
     for mapping in rows(tables).into_iter().filter_map(|t| t.get("mapping")) {
-        check_section("pgdog.toml", section, mapping, report);
+        check_section(source, section, mapping, report);
     }
 }
 
-fn check_section(file: &str, section: &Section, value: &Value, report: &mut Report) {
-    for key in rows(value).into_iter().flat_map(Table::keys) {
-        let key = key.as_str();
-        if section.fields.contains(&key) || section.idle.contains(&key) {
+fn check_section(
+    source: &Source<'_>,
+    section: &Section,
+    value: &Spanned<DeValue<'_>>,
+    report: &mut Report,
+) {
+    for (key, value) in rows(value).into_iter().flat_map(DeTable::iter) {
+        let name = &**key.get_ref();
+        if section.fields.contains(&name) || section.idle.contains(&name) {
             continue;
         }
-        let place = format!("[{}]", section.name);
-        match section.refused.iter().find(|(name, _)| *name == key) {
-            Some((_, why)) => report
-                .problems
-                .push(format!("{file}: {key} in {place} is not accepted: {why}")),
+        let harmless = HARMLESS.iter().any(|(key, harmless)| {
+            *key == name
+                && match value.get_ref() {
+                    DeValue::String(text) => text == harmless,
+                    DeValue::Boolean(flag) => flag.to_string() == *harmless,
+                    DeValue::Integer(_)
+                    | DeValue::Float(_)
+                    | DeValue::Datetime(_)
+                    | DeValue::Array(_)
+                    | DeValue::Table(_) => false,
+                }
+        });
+        if harmless {
+            continue;
+        }
+        let place = source.place(&key.span());
+        let table = format!("[{}]", section.name);
+        match section.refused.iter().find(|(refused, _)| *refused == name) {
+            Some((_, why)) => {
+                report.add(format!("{place}: {name} in {table} is not accepted: {why}"));
+            }
             None => {
-                let problem = unknown(file, "key", key, section.fields);
-                report.problems.push(format!("{problem} (in {place})"));
+                let problem = unknown(&place, "key", name, section.fields);
+                report.add(format!("{problem} (in {table})"));
             }
         }
     }
 }
 
 /// The tables of a section, written once or as an array.
-fn rows(value: &Value) -> Vec<&Table> {
-    match value {
-        Value::Table(table) => vec![table],
-        Value::Array(rows) => rows.iter().filter_map(Value::as_table).collect(),
-        Value::String(_)
-        | Value::Integer(_)
-        | Value::Float(_)
-        | Value::Boolean(_)
-        | Value::Datetime(_) => Vec::new(),
+fn rows<'v, 't>(value: &'v Spanned<DeValue<'t>>) -> Vec<&'v DeTable<'t>> {
+    match value.get_ref() {
+        DeValue::Table(table) => vec![table],
+        DeValue::Array(rows) => rows
+            .iter()
+            .filter_map(|row| row.get_ref().as_table())
+            .collect(),
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_) => Vec::new(),
     }
 }
 
-fn unknown(file: &str, what: &str, key: &str, known: &[&str]) -> String {
+fn unknown(place: &str, what: &str, key: &str, known: &[&str]) -> String {
     let nearest = known
         .iter()
         .map(|name| (strsim::damerau_levenshtein(key, name), name))
         .min_by_key(|(distance, _)| *distance)
         .filter(|(distance, name)| *distance <= 1 + name.len() / 3);
     match nearest {
-        Some((_, name)) => format!("{file}: unknown {what} {key}; did you mean {name}?"),
-        None => format!("{file}: unknown {what} {key}"),
+        Some((_, name)) => format!("{place}: unknown {what} {key}; did you mean {name}?"),
+        None => format!("{place}: unknown {what} {key}"),
     }
 }
 
 /// The fields of a struct as serde knows them.
-fn fields_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
+pub(super) fn fields_of<T: for<'de> Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
     // The result is always the error of `FieldNames`: nothing is built, only the names are taken.
     let _ = T::deserialize(FieldNames(&mut fields));

@@ -3,10 +3,12 @@
 //! | file | what |
 //! |---|---|
 //! | `general` | `[general]` and `[admin]` |
+//! | `tcp` | `[tcp]` |
 //! | `databases` | `[[databases]]`: where the nodes are |
 //! | `tables` | `[[sharded_tables]]`, `[[sharded_mappings]]`, `[[omnisharded_tables]]` |
 //! | `users` | `users.toml` |
-//! | `keys` | which keys exist; PgDog's that have no use here; the nearest name to a typo |
+//! | `source` | a file with its places, read so that every problem shows |
+//! | `keys`, `known` | which keys exist; PgDog's without use here; the nearest name to a typo |
 //! | `validate` | what must hold between the values |
 //!
 //! The keys are PgDog's where the meaning is the same, and so are the defaults.
@@ -15,10 +17,15 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use source::Source;
+
 mod databases;
 mod general;
 mod keys;
+mod known;
+mod source;
 mod tables;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod users;
@@ -26,12 +33,13 @@ mod validate;
 
 pub use databases::{Database, Role};
 pub use general::{
-    Admin, AuthType, BalancingStrategy, CutoverAction, General, Ms, PoolerMode, ReadWriteSplit,
-    ReadWriteStrategy, UnlistedTables,
+    Admin, AuthType, BalancingStrategy, CutoverAction, General, LogFormat, Ms, PoolerMode,
+    ReadWriteSplit, ReadWriteStrategy, UnlistedTables,
 };
 pub use tables::{
     DataType, Key, LookupResult, Mapping, MappingKind, OmnishardedTables, ShardedTable,
 };
+pub use tcp::Tcp;
 pub use users::{User, Users};
 
 /// Everything that the two files say, checked.
@@ -40,6 +48,8 @@ pub use users::{User, Users};
 pub struct Config {
     /// `[general]`.
     pub general: General,
+    /// `[tcp]`.
+    pub tcp: Tcp,
     /// `[admin]`.
     pub admin: Admin,
     /// `[[databases]]`: one entry for every node.
@@ -87,10 +97,17 @@ impl Config {
     /// A file that cannot be read or parsed, an unknown key (with the nearest known one), or values
     /// that contradict each other.
     pub fn load(path: &Path, users_path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path)?;
         let users = match users_path.exists() {
-            true => read(users_path)?,
-            false => String::new(),
+            true => read(users_path),
+            false => Ok(String::new()),
+        };
+        let (text, users) = match (read(path), users) {
+            (Ok(text), Ok(users)) => (text, users),
+            (text, users) => {
+                let failed = [text.err(), users.err()].into_iter().flatten();
+                let problems = failed.flat_map(|error| error.problems).collect();
+                return Err(ConfigError { problems });
+            }
         };
         let mut config = Self::parse(&text, &users)?;
         config.path = path.to_path_buf();
@@ -104,30 +121,35 @@ impl Config {
     /// As [`Config::load`].
     pub fn parse(text: &str, users_text: &str) -> Result<Self, ConfigError> {
         let mut report = keys::Report::default();
-        let config_table = keys::table("pgdog.toml", text, &mut report);
-        let users_table = keys::table("users.toml", users_text, &mut report);
-        if let Some(table) = &config_table {
-            keys::check_config(table, &mut report);
+        let mut config = Config::default();
+        let mut idle = Vec::new();
+        let source = Source::parse("pgdog.toml", text, &mut report);
+        let users_source = Source::parse("users.toml", users_text, &mut report);
+        if let Some(source) = &source {
+            keys::check_config(source, &mut report);
+            config = source.read(&mut report);
+            idle.push(source);
         }
-        if let Some(table) = &users_table {
-            keys::check_users(table, &mut report);
+        if let Some(source) = &users_source {
+            keys::check_users(source, &mut report);
+            config.users = source.read(&mut report);
+            idle.push(source);
         }
-        report.into_result()?;
-
-        let mut config: Config = toml::from_str(text)
-            .map_err(|e| ConfigError::one(format!("pgdog.toml: {}", one_line(&e))))?;
-        config.users = toml::from_str(users_text)
-            .map_err(|e| ConfigError::one(format!("users.toml: {}", one_line(&e))))?;
-        config.warnings = keys::idle_keys(config_table.as_ref(), users_table.as_ref());
+        config.warnings = keys::idle_keys(&idle);
+        config.admin = config.users.admin.take().unwrap_or(config.admin);
+        config
+            .warnings
+            .extend(databases::merge(&mut config.databases));
 
         let mappings = std::mem::take(&mut config.sharded_mappings);
         let mut problems = tables::distribute(&mut config.sharded_tables, mappings);
-        problems.extend(validate::problems(&config));
-        config.warnings.extend(validate::warnings(&config));
-        match problems.is_empty() {
-            true => Ok(config),
-            false => Err(ConfigError { problems }),
+        // What could not be read is missing: conclusions from that would only mislead.
+        if report.is_empty() {
+            problems.extend(validate::problems(&config));
+            config.warnings.extend(validate::warnings(&config));
         }
+        problems.into_iter().for_each(|problem| report.add(problem));
+        report.into_result().map(|()| config)
     }
 
     /// Names of the logical databases, in order of appearance.
@@ -167,9 +189,4 @@ impl Config {
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path)
         .map_err(|e| ConfigError::one(format!("cannot read {}: {e}", path.display())))
-}
-
-/// The parser's message without its picture of the source.
-fn one_line(error: &toml::de::Error) -> String {
-    error.message().replace('\n', ", ")
 }

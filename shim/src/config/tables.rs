@@ -84,20 +84,50 @@ impl LookupResult {
 
 /// One rule of an explicit placement.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(from = "WrittenMapping")]
 pub struct Mapping {
     /// Which keys it is about.
     pub kind: MappingKind,
     /// The keys of a list.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Key>,
     /// First key of a range.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Key>,
     /// First key behind a range.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<Key>,
     /// Where these keys live.
     pub shard: u16,
+}
+
+/// A rule as the file has it: what is given tells its kind.
+#[derive(Deserialize)]
+struct WrittenMapping {
+    kind: Option<MappingKind>,
+    #[serde(default)]
+    values: Vec<Key>,
+    start: Option<Key>,
+    end: Option<Key>,
+    shard: u16,
+}
+
+impl From<WrittenMapping> for Mapping {
+    fn from(written: WrittenMapping) -> Self {
+        let ranged = written.start.is_some() || written.end.is_some();
+        let implied = match (written.values.is_empty(), ranged) {
+            (false, _) => MappingKind::List,
+            (true, true) => MappingKind::Range,
+            (true, false) => MappingKind::Default,
+        };
+        Self {
+            kind: written.kind.unwrap_or(implied),
+            values: written.values,
+            start: written.start,
+            end: written.end,
+            shard: written.shard,
+        }
+    }
 }
 
 /// Which keys a rule of an explicit placement is about.
@@ -148,8 +178,9 @@ pub struct OmnishardedTables {
 pub(super) struct SharedMapping {
     database: String,
     table: Option<String>,
+    schema: Option<String>,
     column: String,
-    kind: MappingKind,
+    kind: Option<MappingKind>,
     #[serde(default)]
     values: Vec<Key>,
     start: Option<Key>,
@@ -182,15 +213,16 @@ impl SharedMapping {
         self.database == table.database
             && self.column == table.column
             && (self.table.is_none() || self.table == table.name)
+            && (self.schema.is_none() || self.schema == table.schema)
     }
 
     fn rule(&self) -> Mapping {
-        Mapping {
+        Mapping::from(WrittenMapping {
             kind: self.kind,
             values: self.values.clone(),
             start: self.start.clone(),
             end: self.end.clone(),
             shard: self.shard,
-        }
+        })
     }
 }

@@ -57,12 +57,12 @@ fn defaults_are_those_of_pgdog() {
 fn a_pgdog_file_with_idle_keys_is_accepted_with_one_warning_each() {
     let config = parse(
         "[general]\nhealthcheck_interval = 30000\nban_timeout = 1\nport = 6400\n\
-         [tcp]\nkeepalive = true\n[memory]\nnet_buffer = 1\n",
+         [plugins]\nname = 'p'\n[memory]\nnet_buffer = 1\n",
     )
     .unwrap();
     assert_eq!(config.general.port, 6400);
     assert_eq!(config.warnings.len(), 4, "{:?}", config.warnings);
-    assert!(config.warnings[0].contains("[memory]") || config.warnings[0].contains("[tcp]"));
+    assert!(config.warnings[0].contains("[memory]") || config.warnings[0].contains("[plugins]"));
 }
 
 #[test]
@@ -153,13 +153,32 @@ fn shards_are_numbered_without_a_gap_and_have_one_primary() {
     assert!(problem_of(with(&gap)).contains("higher shard 3"));
     let twice = "[[databases]]\nname='prod'\nhost='10.0.0.11'\nrole='replica'";
     assert!(problem_of(with(twice)).contains("listed twice"));
+    let both = "[[databases]]\nname='prod'\nhost='10.0.0.11'\nrole='primary'\nshard=2\n\
+                [[databases]]\nname='prod'\nhost='10.0.0.11'\nrole='replica'\nshard=2";
+    let config = with(&both.replace("10.0.0.11", "10.0.0.3")).unwrap();
+    assert_eq!(
+        config.databases.len(),
+        4,
+        "as PgDog's examples have it: one node"
+    );
+    assert!(config.warnings.iter().any(|w| w.contains("it is one node")));
 }
 
 #[test]
-fn an_admin_section_needs_a_password() {
-    assert!(problem_of(parse("[admin]\nuser = 'root'")).contains("no password"));
+fn an_admin_section_without_a_password_disables_the_admin_database() {
+    let config = parse("[admin]\nuser = 'root'").unwrap();
+    assert!(
+        config
+            .warnings
+            .iter()
+            .any(|w| w.contains("no admin database"))
+    );
     let config = parse("[admin]\npassword = 'p'").unwrap();
     assert_eq!(config.admin.user, "admin");
+    let users = format!("{USERS}[admin]\npassword = 'q'");
+    let both = format!("[admin]\npassword = 'p'\n{NODES}");
+    let config = Config::parse(&both, &users).unwrap();
+    assert_eq!(config.admin.password.as_deref(), Some("q"));
 }
 
 #[test]
@@ -201,4 +220,97 @@ fn files_are_read_from_disk_and_users_may_be_missing() {
     let config = Config::load(&path, &dir.path().join("users.toml")).unwrap();
     assert_eq!(config.path, path);
     assert_eq!(config.users.users, vec![]);
+}
+
+#[test]
+fn every_problem_is_told_at_once_with_its_line() {
+    let text = "[general]\nport = 'many'\nworkerz = 1\nmin_lsn_wait = -1\n\
+                [[databases]]\nname = 'prod'\nhost = 7\n[admn]\n";
+    let users = "[[users]]\nname = 'a'\npasword = 'x'\n";
+    let problems = Config::parse(text, users).unwrap_err().problems;
+    let told = |line: &str, what: &str| {
+        problems
+            .iter()
+            .any(|p| p.starts_with(line) && p.contains(what))
+    };
+    assert!(told("pgdog.toml, line 2:", "expected u16"), "{problems:?}");
+    assert!(
+        told("pgdog.toml, line 3:", "did you mean workers?"),
+        "{problems:?}"
+    );
+    assert!(told("pgdog.toml, line 4:", "expected u64"), "{problems:?}");
+    assert!(
+        told("pgdog.toml, line 7:", "expected a string"),
+        "{problems:?}"
+    );
+    assert!(
+        told("pgdog.toml, line 8:", "did you mean admin?"),
+        "{problems:?}"
+    );
+    assert!(
+        told("users.toml, line 3:", "did you mean password?"),
+        "{problems:?}"
+    );
+}
+
+/// The keys that PgDog's own example files have, with values of the kind that stands there.
+#[test]
+fn the_keys_of_pgdogs_examples_are_accepted() {
+    let general = "[general]\nhost = '0.0.0.0'\nport = 6432\nworkers = 2\n\
+        default_pool_size = 10\nmin_pool_size = 1\npooler_mode = 'transaction'\n\
+        healthcheck_interval = 30_000\nidle_healthcheck_interval = 30_000\n\
+        idle_healthcheck_delay = 5_000\nhealthcheck_timeout = 5_000\nban_timeout = 300_000\n\
+        rollback_timeout = 5_000\nload_balancing_strategy = 'random'\n\
+        read_write_strategy = 'conservative'\nshutdown_timeout = 60_000\n\
+        shutdown_termination_timeout = 60_000\nopenmetrics_port = 9090\n\
+        openmetrics_namespace = 'pgdog_'\nprepared_statements = 'extended'\n\
+        prepared_statements_limit = 1_000\nquery_cache_limit = 1_000\n\
+        passthrough_auth = 'disabled'\nconnect_timeout = 5_000\nconnect_attempts = 1\n\
+        connect_attempt_delay = 1_000\nquery_timeout = 60_000\ncheckout_timeout = 5_000\n\
+        dry_run = false\nidle_timeout = 60_000\nclient_idle_timeout = 60_000\n\
+        mirror_queue = 128\nauth_type = 'scram'\ncross_shard_disabled = false\n\
+        dns_ttl = 5_000\ntls_client_required = false\n";
+    let rest = "[admin]\nname = 'admin'\npassword = 'p'\nuser = 'admin'\n\
+        [tcp]\nretries = 3\ntime = 1000\ninterval = 1000\nuser_timeout = 1000\n\
+        connect_retries = 3\ncongestion_control = 'reno'\n\
+        [[databases]]\nname = 'prod'\nhost = '10.0.0.12'\nrole = 'replica'\nread_only = true\n\
+        [[sharded_tables]]\ndatabase = 'prod'\nname = 's'\ncolumn = 'id'\n\
+        data_type = 'bigint'\nprimary = true\n\
+        [[sharded_mappings]]\ndatabase = 'prod'\ntable = 's'\ncolumn = 'id'\nkind = 'list'\n\
+        values = [1, 2]\nshard = 0\n\
+        [[sharded_tables]]\ndatabase = 'prod'\ncolumn = 'tenant_id'\n\
+        [[sharded_tables.mapping]]\nvalues = [3]\nshard = 1\n\
+        [[omnisharded_tables]]\ndatabase = 'prod'\ntables = ['o']\n\
+        [[manual_queries]]\nfingerprint = 'e78f'\n\
+        [otel]\nendpoint = 'x'\n[memory]\nnet_buffer = 1\n[rewrite]\nenabled = false\n";
+    let config = Config::parse(&format!("{general}{NODES}{rest}"), USERS).unwrap();
+    assert_eq!(config.tcp.user_timeout, Ms(1_000));
+    assert_eq!(config.sharded_tables[1].mapping[0].kind, MappingKind::List);
+    let twice = config
+        .warnings
+        .iter()
+        .filter(|w| w.contains("dns_ttl"))
+        .count();
+    assert_eq!(twice, 1, "{:?}", config.warnings);
+}
+
+#[test]
+fn an_idle_key_is_not_one_that_is_read() {
+    let read: Vec<&str> = [
+        (keys::fields_of::<General>(), known::IDLE_GENERAL),
+        (keys::fields_of::<Database>(), known::IDLE_DATABASE),
+        (keys::fields_of::<User>(), known::IDLE_USER),
+        (keys::fields_of::<Config>(), known::IDLE_TOP),
+    ]
+    .into_iter()
+    .flat_map(|(fields, idle)| idle.iter().copied().filter(|key| fields.contains(key)))
+    .collect();
+    assert!(read.is_empty(), "{read:?}");
+    assert!(
+        parse("[general]\nmax_pool_size = 3")
+            .unwrap()
+            .general
+            .default_pool_size
+            == 3
+    );
 }

@@ -4,12 +4,16 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use super::{Admin, Ms};
+
 /// The file as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(default)]
 pub struct Users {
     /// `[[users]]`.
     pub users: Vec<User>,
+    /// `[admin]`, which may also stand here and then counts.
+    pub admin: Option<Admin>,
 }
 
 /// Someone who may log in.
@@ -35,6 +39,20 @@ pub struct User {
     pub pool_size: Option<usize>,
     /// Server connections per node that stay open; `min_pool_size` when absent.
     pub min_pool_size: Option<usize>,
+    /// After how long an idle server connection is closed; `idle_timeout` when absent.
+    pub idle_timeout: Option<Ms>,
+    /// After how long a server connection is replaced; `server_lifetime` when absent.
+    pub server_lifetime: Option<Ms>,
+    /// After how long a client of this name that sends nothing is sent away; 0 is never.
+    pub client_idle_timeout: Option<Ms>,
+    /// `statement_timeout` of the server connections, in ms.
+    pub statement_timeout: Option<u64>,
+    /// `lock_timeout` of the server connections, in ms.
+    pub lock_timeout: Option<u64>,
+    /// Transactions are read-only unless they say otherwise.
+    pub read_only: Option<bool>,
+    /// Statements that need more than one shard are refused; `cross_shard_disabled` when absent.
+    pub cross_shard_disabled: Option<bool>,
     /// The shim watches the nodes and does topology tasks as this user.
     #[serde(default)]
     pub schema_admin: bool,

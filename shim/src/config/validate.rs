@@ -17,6 +17,10 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
 /// What works but is probably not meant.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
+    let password = config.admin.password.as_deref().unwrap_or_default();
+    if config.admin != super::Admin::default() && password.is_empty() {
+        warnings.push("[admin] has no password: there is no admin database".to_owned());
+    }
     for name in config.database_names() {
         if !config
             .users
@@ -44,27 +48,17 @@ fn general(config: &Config, problems: &mut Vec<String>) {
     if general.default_pool_size == 0 {
         problems.push("default_pool_size: 0 lets nobody in; give at least 1".to_owned());
     }
-    if general.workers == 0 {
-        problems.push("workers: 0 threads cannot serve; give at least 1".to_owned());
+    if general.max_client_conn == Some(0) {
+        problems.push("max_client_conn: 0 lets nobody in; give at least 1".to_owned());
+    }
+    if general.openmetrics_port.is_some() && general.openmetrics_port == general.healthcheck_port {
+        problems.push("openmetrics_port and healthcheck_port are the same; take two".to_owned());
     }
     if config.databases.iter().any(|d| d.name == config.admin.name) {
         problems.push(format!(
             "[admin] name {} is also a database; rename one of them",
             config.admin.name
         ));
-    }
-    if config.admin != super::Admin::default()
-        && config
-            .admin
-            .password
-            .as_deref()
-            .unwrap_or_default()
-            .is_empty()
-    {
-        problems.push(
-            "[admin] has no password: whoever reaches the port could change the cluster; set one"
-                .to_owned(),
-        );
     }
 }
 
@@ -74,7 +68,26 @@ fn nodes(config: &Config, problems: &mut Vec<String>) {
     }
     let mut addresses = BTreeSet::new();
     for d in &config.databases {
-        if !addresses.insert((&d.host, d.port, d.database_on_node())) {
+        if d.name == "*" {
+            problems.push(
+                "[[databases]] name \"*\": databases are listed one by one here; give their names"
+                    .to_owned(),
+            );
+        }
+        if d.read_only == Some(true) && d.role != Role::Replica {
+            problems.push(format!(
+                "[[databases]] {}:{}: read_only of a primary is not accepted; give read_only to \
+                 the users who may only read",
+                d.host, d.port
+            ));
+        }
+        if d.pool_size == Some(0) {
+            problems.push(format!(
+                "[[databases]] {}:{}: pool_size 0 lets nobody in",
+                d.host, d.port
+            ));
+        }
+        if !addresses.insert((&d.name, &d.host, d.port, d.database_on_node())) {
             problems.push(format!(
                 "[[databases]] {}:{}/{} is listed twice; one node is one entry",
                 d.host,

@@ -1,0 +1,168 @@
+//! PgDog's keys that have no use here, and those that cannot be ignored.
+//!
+//! A key stands here only while nothing reads it: a field of `General` and its like wins.
+
+/// Keys that are refused, each with the reason.
+pub(super) type Refused = &'static [(&'static str, &'static str)];
+
+/// Top-level tables without effect here.
+pub(super) const IDLE_TOP: &[&str] = &[
+    "memory",
+    "plugins",
+    "mirroring",
+    "stats",
+    "query_stats",
+    "control",
+    "replica_lag",
+    "replication",
+    "rewrite",
+    "otel",
+    "manual_queries",
+    "result_cache",
+    "cache",
+    "vault",
+    "fdw",
+];
+
+/// Top-level tables that cannot be ignored.
+pub(super) const REFUSED_TOP: Refused = &[
+    ("sharded_schemas", "placement by schema does not exist here"),
+    (
+        "multi_tenant",
+        "statements without the tenant's column would be served; use row-level security",
+    ),
+];
+
+/// Keys of `[general]` without effect here.
+pub(super) const IDLE_GENERAL: &[&str] = &[
+    "healthcheck_interval",
+    "idle_healthcheck_interval",
+    "idle_healthcheck_delay",
+    "healthcheck_timeout",
+    "connection_recovery",
+    "client_connection_recovery",
+    "ban_timeout",
+    "ban_replica_lag",
+    "ban_replica_lag_bytes",
+    "rollback_timeout",
+    "tls_verify",
+    "tls_server_ca_certificate",
+    "broadcast_address",
+    "broadcast_port",
+    "query_log",
+    "prepared_statements",
+    "query_parser",
+    "query_parser_enabled",
+    "query_parser_engine",
+    "query_cache_limit",
+    "connect_attempt_delay",
+    "connect_attempts",
+    "mirror_queue",
+    "mirror_exposure",
+    "dns_ttl",
+    "pub_sub_channel_size",
+    "log_connections",
+    "log_disconnections",
+    "log_dedup_window",
+    "log_dedup_threshold",
+    "two_phase_commit_auto",
+    "two_phase_commit_wal_dir",
+    "two_phase_commit_wal_segment_size",
+    "two_phase_commit_wal_fsync_interval",
+    "two_phase_commit_wal_checkpoint_interval",
+    "expanded_explain",
+    "stats_period",
+    "lsn_check_timeout",
+    "lsn_check_delay",
+    "unique_id_min",
+    "unique_id_function",
+    "omnisharded_sticky",
+    "resharding_copy_format",
+    "resharding_parallel_copies",
+    "resharding_copy_retry_max_attempts",
+    "resharding_copy_retry_min_delay",
+    "reload_schema_on_ddl",
+    "load_schema",
+    "cutover_replication_lag_threshold",
+    "cutover_traffic_stop_threshold",
+    "cutover_last_transaction_delay",
+    "cross_shard_backend",
+    "system_catalogs",
+    "server_lifetime_jitter",
+    "regex_parser_limit",
+    "dry_run",
+];
+
+const NO_TLS: &str = "TLS is not served by this version, and a file that asks for it must not be \
+                      answered in clear text";
+
+/// Keys of `[general]` that cannot be ignored.
+pub(super) const REFUSED_GENERAL: Refused = &[
+    ("tls_certificate", NO_TLS),
+    ("tls_private_key", NO_TLS),
+    ("tls_client_required", NO_TLS),
+    (
+        "passthrough_auth",
+        "every user is listed in users.toml here",
+    ),
+];
+
+/// Keys of `[tcp]` without effect here.
+pub(super) const IDLE_TCP: &[&str] = &["connect_retries"];
+
+/// Keys of `[[databases]]` without effect here.
+pub(super) const IDLE_DATABASE: &[&str] = &["resharding_only"];
+
+/// Keys of `[[databases]]` that cannot be ignored.
+pub(super) const REFUSED_DATABASE: Refused = &[
+    (
+        "user",
+        "the shim logs in as its client; give server_user in users.toml",
+    ),
+    (
+        "password",
+        "the shim logs in as its client; give server_password in users.toml",
+    ),
+    ("pooler_mode", "there is one pooler_mode, in [general]"),
+];
+
+/// Keys of `[[sharded_tables]]` without effect here.
+pub(super) const IDLE_SHARDED: &[&str] = &["primary"];
+
+/// Keys of `[[sharded_tables]]` that cannot be ignored.
+pub(super) const REFUSED_SHARDED: Refused = &[
+    ("centroids", "placement of vectors does not exist here"),
+    ("centroids_path", "placement of vectors does not exist here"),
+    (
+        "centroid_probes",
+        "placement of vectors does not exist here",
+    ),
+    (
+        "hasher",
+        "keys are hashed as PostgreSQL's hash partitions are",
+    ),
+];
+
+/// Keys of `[[users]]` without effect here.
+pub(super) const IDLE_USER: &[&str] = &[
+    "replication_mode",
+    "replication_sharding",
+    "server_lifetime_jitter",
+    "two_phase_commit",
+    "two_phase_commit_auto",
+    "tls_client_certificate_required",
+];
+
+/// Keys of `[[users]]` that cannot be ignored.
+pub(super) const REFUSED_USER: Refused = &[
+    ("pooler_mode", "there is one pooler_mode, in [general]"),
+    ("passwords", "give one password"),
+];
+
+/// Keys of the tables above that say nothing when they have this value.
+pub(super) const HARMLESS: &[(&str, &str)] = &[
+    ("passthrough_auth", "disabled"),
+    ("tls_client_required", "false"),
+    ("hasher", "postgres"),
+    ("server_auth", "password"),
+];
