@@ -273,6 +273,11 @@ impl Cluster {
         Ok(())
     }
 
+    /// The process of a shim; `None` when it was killed.
+    pub fn shim_pid(&self, shim: usize) -> Option<i32> {
+        self.pids()[shim]
+    }
+
     /// Starts a killed shim again and waits until it serves.
     ///
     /// # Errors

@@ -5,6 +5,8 @@
 //! | `cluster` | a `pgdog dev` cluster: started, connected to, damaged, stopped |
 //! | `client` | a connection that also keeps what the server pushes |
 //! | `wait` | conditions with a deadline |
+//! | `wire` | a client that speaks the protocol message by message |
+//! | `fixture` | the tables of the required cases, shims configured for them |
 //! | `suite` | several claims checked on one cluster |
 //! | `shop` | the multi-tenant data set |
 //! | `load` | writers and readers that keep account of what was acknowledged |
@@ -13,11 +15,13 @@
 pub mod client;
 pub mod cluster;
 pub mod faults;
+pub mod fixture;
 pub mod load;
 pub mod shop;
 pub mod suite;
 pub mod tasks;
 pub mod wait;
+pub mod wire;
 
 pub use client::Client;
 pub use cluster::{Cluster, Shape};

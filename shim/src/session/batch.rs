@@ -4,7 +4,8 @@
 //!   P(s) B D E   B E   C   S          P Parse, B Bind, D Describe, E Execute, C Close, S Sync
 //!   \_ step 0 _/ \_ step 1 _/
 //! ```
-//! Names are resolved here, in the order of the messages, so that a step knows its text.
+//! Names are resolved here, in the order of the messages, so that a step knows its text. A step
+//! speaks of one statement only: what is asked about another one begins a step of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -179,6 +180,7 @@ pub fn split<'a>(
         plans,
         batch: Batch::default(),
         step: None,
+        bound: HashMap::new(),
     };
     for frame in frames {
         if let Err(error) = splitter.take(frame, Frontend::parse(frame)?) {
@@ -195,6 +197,8 @@ struct Splitter<'a, 'n> {
     plans: &'n PlanCache,
     batch: Batch<'a>,
     step: Option<Step<'a>>,
+    /// Portals that this batch has bound.
+    bound: HashMap<&'a str, Bind<'a>>,
 }
 
 impl<'a> Splitter<'a, '_> {
@@ -220,6 +224,7 @@ impl<'a> Splitter<'a, '_> {
                     shard: None,
                 };
                 self.names.portals.insert(bind.portal.to_owned(), portal);
+                self.bound.insert(bind.portal, bind);
                 self.subject(&prepared);
                 self.step().bind = Some(bind);
                 self.push(Message::Bind { prepared, frame });
@@ -246,12 +251,13 @@ impl<'a> Splitter<'a, '_> {
             }
             Frontend::Close(Subject::Portal(name)) => {
                 self.names.portals.remove(name);
+                self.bound.remove(name);
                 self.push_close(Message::ClosePortal { frame });
             }
             // A client that sends COPY data after the server has failed it is ignored.
             Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail { .. } => {}
-            Frontend::FunctionCall(_) => return Err(faults::function_call()),
             Frontend::Query { .. }
+            | Frontend::FunctionCall(_)
             | Frontend::Sync
             | Frontend::Flush
             | Frontend::Password(_)
@@ -294,21 +300,32 @@ impl<'a> Splitter<'a, '_> {
     /// here may be a cursor; else the server says that it does not exist.
     fn open_portal(&mut self, name: &str) {
         let portal = self.names.portals.get(name).cloned();
-        let step = self.step();
-        if step.bind.is_none_or(|bind| bind.portal != name) {
-            step.bind = None;
-            step.resumes = portal.as_ref().and_then(|portal| portal.shard);
-        }
-        if let Some(prepared) = portal.and_then(|portal| portal.prepared) {
+        if let Some(prepared) = portal.as_ref().and_then(|portal| portal.prepared.clone()) {
             self.subject(&prepared);
         }
+        let bind = self.bound.get(name).copied();
+        let step = self.step();
+        step.bind = bind;
+        step.resumes = match bind {
+            // It lives where its parameters lead.
+            Some(_) => None,
+            None => portal.and_then(|portal| portal.shard),
+        };
     }
 
     fn step(&mut self) -> &mut Step<'a> {
         self.step.get_or_insert_default()
     }
 
+    /// The next message is about this statement.
     fn subject(&mut self, prepared: &Arc<Prepared>) {
+        let other = |subject: &Arc<Prepared>| !Arc::ptr_eq(subject, prepared);
+        if let Some(step) = self
+            .step
+            .take_if(|step| step.subject.as_ref().is_some_and(other))
+        {
+            self.batch.steps.push(step);
+        }
         self.step().subject = Some(prepared.clone());
     }
 
@@ -409,6 +426,33 @@ mod tests {
             frontend::parse("s", "SELECT 2", &[], out);
         });
         assert!(cut(&closed, &mut Names::default()).error.is_none());
+    }
+
+    #[test]
+    fn a_step_speaks_of_one_statement_only() {
+        let frames = frames(|out| {
+            frontend::parse("a", "SELECT 1", &[], out);
+            frontend::describe(Subject::Statement("a"), out);
+            frontend::parse("", "BEGIN", &[], out);
+            frontend::bind("", "", &[], out);
+            frontend::execute("", 0, out);
+        });
+        let batch = cut(&frames, &mut Names::default());
+        let texts: Vec<_> = batch.steps.iter().map(|step| step.sql()).collect();
+        assert_eq!(texts, ["SELECT 1", "BEGIN"]);
+    }
+
+    #[test]
+    fn a_portal_that_goes_on_in_its_batch_keeps_its_parameters() {
+        let frames = frames(|out| {
+            frontend::parse("", "SELECT $1", &[], out);
+            frontend::bind("p", "", &[Some("7")], out);
+            frontend::execute("p", 1, out);
+            frontend::execute("p", 1, out);
+        });
+        let batch = cut(&frames, &mut Names::default());
+        let value = route::Params::param(&batch.steps[1], 1).unwrap().value;
+        assert_eq!(value, Some(&b"7"[..]));
     }
 
     #[test]

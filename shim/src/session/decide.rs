@@ -38,6 +38,19 @@ impl Session<'_> {
                 reason: "no statement to route".to_owned(),
             });
         };
+        if let Asked::Extended(step) = asked
+            && let Some(shard) = step.resumes
+        {
+            let access = match statement.kind {
+                Kind::Read => Access::Read,
+                _ => Access::Write,
+            };
+            return Ok(Route {
+                target: Target::Shard(shard),
+                access,
+                reason: "portal on this connection".to_owned(),
+            });
+        }
         if let Some(route) = self.where_its_state_is(statement, asked.sql()) {
             return Ok(route);
         }

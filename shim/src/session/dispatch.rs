@@ -16,7 +16,10 @@ use crate::proto::ErrorFields;
 use crate::route::{Access, AllReason, Route, Target};
 
 /// Bytes of statements that are sent to a server in one write at most.
-const RUN_BYTES: usize = 1 << 20;
+///
+/// So few that they fit into the sockets' buffers: what a server answers meanwhile must not pile
+/// up here.
+const RUN_BYTES: usize = 64 << 10;
 
 /// What came of a statement, or of several that were sent together.
 #[derive(Debug)]
@@ -80,9 +83,22 @@ impl Session<'_> {
 
     /// A statement for a server.
     async fn routed(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
-        let asked = input.at(at);
         let mut topology = self.cluster.topology();
+        // What is only parsed or described travels with the next statement that is run.
+        let behind = at + self.count_silent(input, at);
+        let lead = match behind < input.len() && behind > at && self.may_join(input, at, behind) {
+            true => behind,
+            false => at,
+        };
+        let mut asked = input.at(lead);
+        let mut next = lead + 1;
         let mut decided = self.decide(&asked, &topology).await;
+        if lead > at && !matches!(&decided, Ok(route) if !matches!(route.target, Target::All(_))) {
+            // It has an answer of its own, also when that statement is refused.
+            asked = input.at(at);
+            next = behind;
+            decided = self.decide(&asked, &topology).await;
+        }
         if matches!(decided, Err(Fault::UndeclaredTable { .. }))
             && let Ok(newer) = self.cluster.refresh().await
         {
@@ -97,6 +113,10 @@ impl Session<'_> {
         if let Err(fault) = self.check_state(&asked, &route, topology.shards.len()) {
             return Ok(self.fault(&fault).await);
         }
+        if input.is_several() && bars_transaction(&asked) {
+            // Statements of one query are a transaction, in which a server refuses this one.
+            self.begin_implicit();
+        }
         if let Target::All(reason) = route.target {
             let alone = topology.shards.len() == 1 && reason != AllReason::OmniWrite;
             if !alone {
@@ -104,8 +124,16 @@ impl Session<'_> {
             }
         }
         let mut route = route;
-        let mut next = at + 1;
+        let mut bytes: usize = (at..next).map(|index| input.len_bytes(index)).sum();
         while next < input.len() && self.may_join(input, at, next) {
+            bytes += input.len_bytes(next);
+            if bytes > RUN_BYTES {
+                break;
+            }
+            if !input.at(next).executes() {
+                next += 1;
+                continue;
+            }
             let Ok(more) = self.decide(&input.at(next), &topology).await else {
                 break;
             };
@@ -129,23 +157,29 @@ impl Session<'_> {
 
     /// Whether statement `next` may travel together with statement `first`.
     fn may_join(&self, input: &Input<'_>, first: usize, next: usize) -> bool {
-        let plain = |asked: Asked<'_>| {
-            let kind = asked.statement().map(|statement| &statement.kind);
-            matches!(kind, Some(Kind::Read | Kind::Write))
-        };
-        let both_plain = plain(input.at(first)) && plain(input.at(next));
-        let bytes: usize = match input {
-            Input::Simple { .. } => 0,
-            Input::Extended { steps, .. } => steps[first..=next]
-                .iter()
-                .map(|step| step.len_bytes())
-                .sum(),
+        let plain = |index: usize| {
+            let kind = input.at(index).statement().map(|statement| &statement.kind);
+            matches!(kind, Some(Kind::Read | Kind::Write)) || self.is_silent(input, index)
         };
         let resumes = match input.at(next) {
             Asked::Simple { .. } => false,
             Asked::Extended(step) => step.resumes.is_some(),
         };
-        both_plain && bytes < RUN_BYTES && !resumes && input.at(next).executes()
+        plain(first) && plain(next) && !resumes
+    }
+
+    /// How many messages from here on only parse, describe or close.
+    fn count_silent(&self, input: &Input<'_>, at: usize) -> usize {
+        (at..input.len())
+            .take_while(|index| self.is_silent(input, *index))
+            .count()
+    }
+
+    /// Nothing is run, and a server has the answer.
+    fn is_silent(&self, input: &Input<'_>, index: usize) -> bool {
+        let asked = input.at(index);
+        let kind = asked.statement().map(|statement| &statement.kind);
+        !asked.executes() && !kind.is_some_and(|kind| is_control(kind) || self.is_own(kind, &asked))
     }
 
     fn needs_server(&self, input: &Input<'_>, index: usize) -> bool {
@@ -236,6 +270,15 @@ fn is_control(kind: &Kind) -> bool {
             | Kind::RollbackTo(_)
             | Kind::Release(_)
     )
+}
+
+/// VACUUM and the like.
+fn bars_transaction(asked: &Asked<'_>) -> bool {
+    let statement = asked.statement();
+    let barred = Kind::Ddl {
+        transactional: false,
+    };
+    statement.is_some_and(|statement| statement.kind == barred)
 }
 
 /// What is accepted in a failed transaction.

@@ -37,7 +37,7 @@ struct Ran {
 }
 
 /// What came of a run on one server.
-enum Attempt {
+pub(super) enum Attempt {
     /// It ran; its errors are in the script and the client was told.
     Ran {
         /// What was answered.
@@ -70,7 +70,7 @@ impl Session<'_> {
         let work = input.work(range.start, range.end);
         let mut search = Search::new(shard);
         loop {
-            let statement = input.at(range.start).statement();
+            let statement = input.at(input.lead(&range)).statement();
             let picked = match self.wants_replica_for(statement, route) {
                 true => {
                     self.pick_replica(&mut search, &route.target, topology)
@@ -194,7 +194,7 @@ impl Session<'_> {
         let mut search = Search::new(shard);
         loop {
             let joined = self
-                .join(&mut search, input.at(range.start), route, topology)
+                .join(&mut search, input.at(input.lead(&range)), route, topology)
                 .await;
             let Picked {
                 mut participant,
@@ -206,7 +206,7 @@ impl Session<'_> {
             let waited_ms = search.waited_ms();
             let first = self.tx.is_untouched() && self.participants.is_empty();
             let mark = self.client.mark();
-            participant.wrote |= route.access == Access::Write;
+            participant.wrote |= route.access == Access::Write && input.executes(&range);
             match self.attempt(&mut participant, guard, &work, topology).await {
                 Err(Trouble::Gone(gone)) => return Err(gone),
                 Err(Trouble::Lost(fault)) => {
@@ -355,7 +355,7 @@ impl Session<'_> {
     }
 
     /// Sends a run to a server and moves its answers to the client.
-    async fn attempt(
+    pub(super) async fn attempt(
         &mut self,
         participant: &mut Participant,
         guard: Option<(lsn::Position, u64)>,

@@ -37,10 +37,10 @@ pub fn duplicate_statement(name: &str) -> ErrorFields {
     )
 }
 
-/// 0A000.
+/// 0A000, on the admin database.
 pub fn function_call() -> ErrorFields {
     let mut fields = plain("0A000", "the function call message is not supported");
-    fields.hint = Some("Call the function with SELECT.".to_owned());
+    fields.hint = Some("Send a command as a query.".to_owned());
     fields
 }
 

@@ -15,6 +15,7 @@
 //! | `party` | server connections on loan |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
+//! | `call` | a function call |
 //! | `effects` | what a statement that ran changes about the session |
 //! | `prepared`, `services` | what sessions share |
 //! | `admin` | the admin database |
@@ -22,6 +23,7 @@
 mod admin;
 mod auth;
 mod batch;
+mod call;
 mod client;
 mod commit;
 mod control;
@@ -75,7 +77,7 @@ pub use settings::{Account, Auth, Balancing, Keep, Reads, Settings};
 pub use startup::serve;
 
 /// A batch longer than this is worked on before its Sync has come, in bytes.
-const BATCH_BYTES: usize = 16 << 20;
+const BATCH_BYTES: usize = 256 << 10;
 
 /// One logged-in client.
 struct Session<'a> {
@@ -104,6 +106,8 @@ struct Session<'a> {
     /// Floor raised by own commits, for `pgdog.read_your_writes = session`.
     own_floor: Token,
     last_route: String,
+    /// A message that came behind a batch without a Sync, to be looked at next.
+    put_aside: Option<Frame>,
     /// After an error: everything up to the Sync is ignored.
     skipping: bool,
     /// The server has ignored the batch's Sync, as it came while COPY data was awaited.
@@ -149,6 +153,7 @@ impl<'a> Session<'a> {
             commit_token: Token::default(),
             own_floor: Token::default(),
             last_route: String::new(),
+            put_aside: None,
             skipping: false,
             sync_ignored: false,
             state_lost: None,
@@ -168,9 +173,10 @@ impl<'a> Session<'a> {
             self.simple_message = first.tag() == b'Q';
             match Frontend::parse(&first)? {
                 Frontend::Terminate => return Ok(()),
+                Frontend::Query { .. } | Frontend::FunctionCall(_) if self.skipping => {}
                 Frontend::Query { sql } => self.simple(sql).await?,
-                Frontend::FunctionCall(_) => {
-                    self.report(&faults::function_call());
+                Frontend::FunctionCall(body) => {
+                    self.call(&first, body).await?;
                     self.finish_message(true).await?;
                 }
                 // Leftovers of a COPY that failed.
@@ -203,6 +209,9 @@ impl<'a> Session<'a> {
 
     /// Waits for the client, and meanwhile for the end of the process and for notifications.
     async fn next_message(&mut self) -> Result<Frame, Gone> {
+        if let Some(frame) = self.put_aside.take() {
+            return Ok(frame);
+        }
         loop {
             let shutdown = self.services.shutdown.clone();
             let may_end = !self.tx.is_open();
@@ -289,7 +298,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Reads up to the Sync or Flush, which is not returned.
+    /// Reads up to the Sync or Flush, which is not returned; or up to a message of another kind,
+    /// which goes on in the same transaction.
     async fn read_batch(&mut self, first: Frame) -> Result<(Vec<Frame>, End), Gone> {
         let mut frames = Vec::new();
         let mut bytes = 0;
@@ -299,6 +309,10 @@ impl<'a> Session<'a> {
                 b'S' => return Ok((frames, End::Sync)),
                 b'H' => return Ok((frames, End::Flush)),
                 b'X' => return Err(Gone::Left),
+                b'Q' | b'F' => {
+                    self.put_aside = Some(next);
+                    return Ok((frames, End::Flush));
+                }
                 _ => bytes += next.raw().len(),
             }
             frames.push(next);

@@ -36,6 +36,8 @@ pub enum Item {
     Sync,
     /// Simple query.
     Query,
+    /// Function call.
+    Call,
 }
 
 /// What to do with a message from the server.
@@ -140,7 +142,8 @@ impl Script {
                 | tag::COPY_DATA
                 | tag::COPY_DONE,
                 Some(Item::Query | Item::Execute),
-            ) => Ok(Verdict::Show),
+            )
+            | (tag::FUNCTION_CALL, Some(Item::Call)) => Ok(Verdict::Show),
             _ => Err(ProtocolError::Malformed("an answer that is not due")),
         }
     }
@@ -159,7 +162,10 @@ impl Script {
 
     /// After an error the server skips to the Sync; a simple query ends by itself.
     fn skip_to_end(&mut self) {
-        while !matches!(self.due.front(), Some(Item::Sync | Item::Query) | None) {
+        while !matches!(
+            self.due.front(),
+            Some(Item::Sync | Item::Query | Item::Call) | None
+        ) {
             self.due.pop_front();
         }
     }

@@ -1,5 +1,7 @@
 //! One view of what a client asked, whichever protocol it used. Pure.
 
+use std::ops::Range;
+
 use super::batch::{End, Step};
 use super::work::Work;
 use crate::plan::Statement;
@@ -47,6 +49,11 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Whether it is a simple query of several statements.
+    pub fn is_several(&self) -> bool {
+        matches!(self, Input::Simple { statements, .. } if statements.len() > 1)
+    }
+
     /// One of them.
     pub fn at(&self, index: usize) -> Asked<'a> {
         match self {
@@ -57,6 +64,25 @@ impl<'a> Input<'a> {
                 statement: statements.get(index),
             },
             Input::Extended { steps, .. } => Asked::Extended(&steps[index]),
+        }
+    }
+
+    /// The first of some that is executed, else the first.
+    pub fn lead(&self, range: &Range<usize>) -> usize {
+        let executed = range.clone().find(|index| self.at(*index).executes());
+        executed.unwrap_or(range.start)
+    }
+
+    /// Whether any of some is executed.
+    pub fn executes(&self, range: &Range<usize>) -> bool {
+        range.clone().any(|index| self.at(index).executes())
+    }
+
+    /// Bytes that one of them takes in a batch.
+    pub fn len_bytes(&self, index: usize) -> usize {
+        match self {
+            Input::Simple { .. } => 0,
+            Input::Extended { steps, .. } => steps[index].len_bytes(),
         }
     }
 

@@ -16,6 +16,8 @@ pub enum Work<'a> {
     Query(&'a str),
     /// Steps of a batch.
     Steps(&'a [Step<'a>]),
+    /// A function call.
+    Call(&'a Frame),
 }
 
 /// Which named statements a connection knows.
@@ -45,6 +47,10 @@ impl Work<'_> {
             Work::Query(sql) => {
                 frontend::query(sql, out);
                 script.push(Item::Query);
+            }
+            Work::Call(frame) => {
+                frame.encode(out);
+                script.push(Item::Call);
             }
             Work::Steps(steps) => {
                 let mut encoder = Encoder {

@@ -1,0 +1,107 @@
+//! The function call message: passed through to the server where the client's state is.
+
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+
+use super::Session;
+use super::client::Gone;
+use super::execute::Attempt;
+use super::forward::Trouble;
+use super::party::Participant;
+use super::work::Work;
+use crate::nodes::Topology;
+use crate::observe::Counted;
+use crate::proto::{ErrorFields, Frame, TxStatus};
+
+/// Functions of large objects (`pg_proc.oid`): they leave nothing behind that outlives their
+/// transaction.
+const LARGE_OBJECTS: [u32; 14] = [
+    715, 764, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171, 3172,
+];
+
+/// Functions that take an advisory lock for the session.
+const SESSION_LOCKS: [u32; 8] = [2880, 2881, 2882, 2883, 2886, 2887, 2888, 2889];
+
+impl Session<'_> {
+    /// Calls a function on the server that takes part in the transaction, on the one that is kept
+    /// for the client, or on shard 0, where functions of no table run.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn call(&mut self, frame: &Frame, body: &[u8]) -> Result<(), Gone> {
+        if self.tx.is_failed() {
+            self.fault(&Fault::AbortedTransaction).await;
+            return Ok(());
+        }
+        let oid = body
+            .first_chunk::<4>()
+            .map_or(0, |oid| u32::from_be_bytes(*oid));
+        let topology = self.cluster.topology();
+        let shard = self.shard_of_calls();
+        if SESSION_LOCKS.contains(&oid)
+            && let Err(fault) = self.pin(shard, "advisory lock")
+        {
+            self.fault(&fault).await;
+            return Ok(());
+        }
+        let picked = match self.participants.remove(&shard) {
+            Some(participant) => Ok(participant),
+            None => self
+                .pick_primary(shard, &topology)
+                .await
+                .map(|picked| picked.participant),
+        };
+        match picked {
+            Ok(participant) => self.call_on(participant, frame, (oid, &topology)).await,
+            Err(fault) => {
+                self.fault(&fault).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn shard_of_calls(&self) -> ShardNumber {
+        let pinned = self.pin.map(|(shard, _)| shard);
+        let joined = self.participants.keys().next().copied();
+        pinned.or(joined).unwrap_or(ShardNumber(0))
+    }
+
+    async fn call_on(
+        &mut self,
+        mut participant: Participant,
+        frame: &Frame,
+        (oid, topology): (u32, &Topology),
+    ) -> Result<(), Gone> {
+        participant.wrote = true;
+        let work = Work::Call(frame);
+        match self.attempt(&mut participant, None, &work, topology).await {
+            Err(Trouble::Gone(gone)) => return Err(gone),
+            Err(Trouble::Lost(fault)) => {
+                self.lose(participant);
+                self.fail_with(&ErrorFields::from(&fault)).await;
+            }
+            Ok(Attempt::Unproved(fields) | Attempt::Refused(fields)) => {
+                self.throw_away(participant);
+                self.fail_with(&fields).await;
+            }
+            Ok(Attempt::Ran { script, .. }) => {
+                if !LARGE_OBJECTS.contains(&oid) {
+                    participant.lease.settings = u64::MAX;
+                    participant.lease.mark_dirty();
+                }
+                if script.error.is_some() {
+                    self.seen.count(Counted::Errors, 1);
+                    self.tx.fail();
+                }
+                if self.tx.is_open() || participant.lease.tx_status() != TxStatus::Idle {
+                    self.tx.note_statement();
+                    self.participants.insert(participant.shard, participant);
+                } else {
+                    self.note_commit_of(&participant);
+                    self.give_back(participant);
+                }
+            }
+        }
+        Ok(())
+    }
+}
