@@ -40,8 +40,9 @@ demo: install ## start a cluster and show: floors, placement, growth under load 
 test: install ## run every suite and print how many tests passed
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) .ci/test
 
-bench: install ## pgbench directly and through the shim, side by side, as ratios
-	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) integration/bench/pgbench.sh
+bench: install ## CPU per query of a relay, PgBouncer and the shim, side by side
+	@.ci/setup $(PG) pgbouncer
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TARGET)/release/bench
 
 lint: setup ## rustfmt and clippy, warnings are errors
 	cargo fmt --check

@@ -1,0 +1,110 @@
+//! `make bench`: what a query costs in a proxy, in CPU time, beside its peers.
+//!
+//! `pgbench -S` runs against PostgreSQL directly, through a plain TCP relay, through PgBouncer and
+//! through pgdog, in turns whose order changes from round to round. Each proxy has one thread.
+//! CPU time hardly depends on what else the machine does; throughput does, so it is only shown as
+//! a part of the direct connection's.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use pgdog_integration::{Cluster, Shape};
+
+mod load;
+mod relay;
+mod table;
+mod targets;
+
+use load::{Case, Mode};
+use table::Table;
+use targets::Targets;
+
+/// Measures CPU per query of pgdog and its peers.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// Rounds; medians over them are printed.
+    #[arg(long, env = "ROUNDS", default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of each measurement.
+    #[arg(long, env = "SECONDS_EACH", default_value_t = 3)]
+    seconds: u64,
+    /// Numbers of clients.
+    #[arg(long, value_delimiter = ',', default_value = "8,32")]
+    clients: Vec<usize>,
+    /// Query modes of pgbench.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "simple,extended,prepared"
+    )]
+    modes: Vec<Mode>,
+    /// Leave out all targets but these.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Copies bytes between clients and a server: the least that a proxy can do.
+    Relay {
+        /// Port to listen on.
+        listen: u16,
+        /// Port of the server.
+        to: u16,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match args.part {
+        Some(Part::Relay { listen, to }) => relay::run(listen, to),
+        None => bench(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let cluster = Cluster::start(Shape {
+        shards: 1,
+        replicas: 0,
+        spares: 0,
+        shims: 1,
+    })?;
+    let most_clients = args.clients.iter().copied().max().unwrap_or(1);
+    let mut targets = runtime.block_on(Targets::start(&cluster, most_clients))?;
+    targets.keep_only(&args.only);
+    load::prepare(&cluster)?;
+
+    let cases: Vec<Case> = args
+        .modes
+        .iter()
+        .flat_map(|mode| {
+            args.clients
+                .iter()
+                .map(|clients| Case::new(*mode, *clients))
+        })
+        .collect();
+    let mut table = Table::default();
+    let limit = Duration::from_secs(args.seconds);
+    for round in 0..args.rounds {
+        for (number, case) in cases.iter().enumerate() {
+            for target in targets.in_turn(round + number) {
+                let sample = load::measure(&cluster, target, *case, limit)?;
+                table.add(*case, target.name, sample);
+            }
+        }
+        eprintln!("round {} of {} done", round + 1, args.rounds);
+    }
+    println!("{table}");
+    Ok(())
+}
