@@ -33,7 +33,12 @@ const BACKLOG: u32 = 1024;
 /// When the configured nodes or the port cannot be used.
 pub fn run(config: Config) -> anyhow::Result<()> {
     observe::start_logging();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+    let mut builder = match config.general.workers {
+        // One thread needs no queues that others could steal from.
+        0 | 1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = builder
         .worker_threads(config.general.workers.max(1))
         .enable_all()
         .build()

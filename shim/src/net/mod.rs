@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
 mod session;
@@ -114,6 +114,11 @@ impl Stream {
     /// # Errors
     /// When the connection is lost.
     pub async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        if self.tls.is_none() {
+            // Unlike `try_read_buf` it knows that a read which did not fill the buffer has emptied
+            // the socket: one system call less each time.
+            return self.tcp.read_buf(buffer).await;
+        }
         loop {
             match self.try_read_buf(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await?,

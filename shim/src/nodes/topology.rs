@@ -19,6 +19,13 @@ pub struct Topology {
     pub unlisted: Unlisted,
 }
 
+impl Topology {
+    /// One shard and no declared table: whatever a statement says, there is one place for it.
+    pub fn is_undivided(&self) -> bool {
+        self.shards.len() == 1 && self.sharded.is_empty() && self.omnisharded.is_empty()
+    }
+}
+
 /// Addresses and fence counter of one shard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardNodes {

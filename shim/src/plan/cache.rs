@@ -5,14 +5,21 @@ use std::sync::Arc;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
+use super::shape::{of_all_alike, write_shape};
 use super::{Plan, PlanError, parse};
 
 /// What a text turned out to be.
 pub type Planned = Result<Arc<Plan>, PlanError>;
 
+/// Longer texts are looked up as they are: they are rarely sent often, and every session would
+/// keep room for their shape.
+const MAX_SHAPE_BYTES: usize = 16 << 10;
+
 /// Bounded by bytes, shared by every client of the process.
 pub struct PlanCache {
     plans: Cache<String, Planned, Bytes>,
+    /// By shape: plans that hold for all texts of the shape.
+    shapes: Cache<String, Planned, Bytes>,
     max_text_bytes: u64,
 }
 
@@ -20,9 +27,14 @@ impl PlanCache {
     /// A cache of about `capacity_bytes`; a text longer than an eighth of it is never kept.
     pub fn new(capacity_bytes: u64) -> Self {
         let typical_entry_bytes = 2048;
-        let entries = usize::try_from(capacity_bytes / typical_entry_bytes).unwrap_or(usize::MAX);
+        let cache = |bytes: u64| {
+            let entries = usize::try_from(bytes / typical_entry_bytes).unwrap_or(usize::MAX);
+            Cache::with_weighter(entries.max(16), bytes, Bytes)
+        };
+        let for_shapes = capacity_bytes / 4;
         Self {
-            plans: Cache::with_weighter(entries.max(16), capacity_bytes, Bytes),
+            plans: cache(capacity_bytes - for_shapes),
+            shapes: cache(for_shapes),
             max_text_bytes: capacity_bytes / 8,
         }
     }
@@ -38,6 +50,29 @@ impl PlanCache {
         let planned = parse(sql).map(Arc::new);
         if weight(sql, &planned) <= self.max_text_bytes {
             self.plans.insert(sql.to_owned(), planned.clone());
+        }
+        planned
+    }
+
+    /// As [`PlanCache::get_or_parse`] where values of keys do not matter: the plan may be of
+    /// another text, which differs in its constants only (it is `alike` then). `scratch` is room
+    /// to work in, so that nothing is allocated.
+    ///
+    /// # Errors
+    /// As [`PlanCache::get_or_parse`].
+    pub fn get_alike(&self, sql: &str, scratch: &mut String) -> Planned {
+        scratch.clear();
+        if sql.len() > MAX_SHAPE_BYTES || !write_shape(sql, scratch) {
+            return self.get_or_parse(sql);
+        }
+        if let Some(planned) = self.shapes.get(scratch.as_str()) {
+            return planned;
+        }
+        let planned = self.get_or_parse(sql);
+        if let Ok(plan) = &planned
+            && let Some(general) = of_all_alike(plan)
+        {
+            self.shapes.insert(scratch.clone(), Ok(Arc::new(general)));
         }
         planned
     }
@@ -95,6 +130,19 @@ mod tests {
         let first = cache.get_or_parse("SELECT 1").unwrap();
         let second = cache.get_or_parse("SELECT 1").unwrap();
         assert!(Arc::ptr_eq(&first, &second));
+    }
+
+    #[test]
+    fn texts_that_differ_in_constants_share_a_plan() {
+        let cache = PlanCache::new(1 << 20);
+        let mut scratch = String::new();
+        let first = cache.get_alike("SELECT * FROM t WHERE a = 1", &mut scratch);
+        assert!(!first.unwrap().statements[0].alike);
+        let second = cache.get_alike("SELECT * FROM t WHERE a = 23", &mut scratch);
+        assert!(second.unwrap().statements[0].alike);
+        assert_eq!(cache.len(), 1, "the second was not parsed");
+        let other = cache.get_alike("SELECT * FROM t WHERE b = 23", &mut scratch);
+        assert!(!other.unwrap().statements[0].alike);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod hint;
 mod query;
 mod scope;
 mod setting;
+mod shape;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,9 @@ pub struct Statement {
     pub temporary: Option<String>,
     /// What it does to SQL-level prepared statements.
     pub prepared: Option<Prepared>,
+    /// It was read from a text that differs from the one at hand in its constants: values of keys
+    /// are that text's, everything else holds for both.
+    pub alike: bool,
 }
 
 /// SQL-level `PREPARE` and its relatives.

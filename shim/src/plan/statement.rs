@@ -122,6 +122,7 @@ fn statement(node: &NodeEnum) -> Statement {
         explained: extra.explained,
         temporary: extra.temporary,
         prepared: extra.prepared,
+        alike: false,
     }
 }
 

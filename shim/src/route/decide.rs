@@ -1,5 +1,6 @@
 //! The decision: which shard, which kind of node, and why.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use pgdog_core::fault::Fault;
@@ -14,6 +15,9 @@ use super::{Access, AllReason, Outcome, Params, Route, SessionView, Target, refu
 
 const FIRST: ShardNumber = ShardNumber(0);
 
+/// The reason when there is no choice.
+const SINGLE_SHARD: &str = "single shard";
+
 /// Where one statement goes, and why.
 ///
 /// `NeedLookup` asks the caller to resolve keys and call again with them in `session.lookups`.
@@ -26,6 +30,9 @@ pub fn route(
     let access = access(statement);
     if let Some(route) = without_tables(statement, access, topology) {
         return route;
+    }
+    if runs_as_it_is(statement, topology) {
+        return ready(Target::Shard(FIRST), access, SINGLE_SHARD);
     }
     let relations = statement.relations.iter();
     let classes: Vec<Class> = relations
@@ -42,7 +49,15 @@ pub fn route(
     .decide(session)
 }
 
-fn ready(target: Target, access: Access, reason: impl Into<String>) -> Outcome {
+/// On one shard only definitions and writes to omnisharded tables need a closer look.
+fn runs_as_it_is(statement: &Statement, topology: &Topology) -> bool {
+    let writes = || statement.relations.iter().any(|relation| relation.written);
+    topology.shards.len() == 1
+        && !matches!(statement.kind, Kind::Ddl { .. })
+        && (topology.omnisharded.is_empty() || !writes())
+}
+
+fn ready(target: Target, access: Access, reason: impl Into<Cow<'static, str>>) -> Outcome {
     Outcome::Ready(Route {
         target,
         access,
@@ -143,7 +158,7 @@ impl Decision<'_> {
         if !several {
             return match omni {
                 Some(_) => self.all(AllReason::OmniWrite, "omnisharded write"),
-                None => ready(Target::Shard(FIRST), self.access, "single shard"),
+                None => ready(Target::Shard(FIRST), self.access, SINGLE_SHARD),
             };
         }
         let named = match self.named_shard(session) {
@@ -404,7 +419,7 @@ impl Decision<'_> {
         &self.statement.relations[relation].name
     }
 
-    fn all(&self, reason: AllReason, why: &str) -> Outcome {
+    fn all(&self, reason: AllReason, why: &'static str) -> Outcome {
         ready(Target::All(reason), self.access, why)
     }
 }

@@ -11,6 +11,8 @@ mod several;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
+
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
@@ -123,7 +125,7 @@ pub struct Route {
     /// On which kind of node.
     pub access: Access,
     /// Short words for people: `key tenant_id=42`, `omnisharded read`, `hint` ...
-    pub reason: String,
+    pub reason: Cow<'static, str>,
 }
 
 /// A key whose shard only the database knows.

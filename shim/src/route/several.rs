@@ -50,7 +50,7 @@ pub fn route_all(
     let empty = || Route {
         target: Target::Any,
         access: Access::Read,
-        reason: "empty query".to_owned(),
+        reason: "empty query".into(),
     };
     Outcome::Ready(merged.or(first).unwrap_or_else(empty))
 }

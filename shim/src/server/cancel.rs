@@ -20,7 +20,7 @@ use crate::proto::startup;
 #[derive(Debug, Clone)]
 pub struct CancelToken {
     pub(super) endpoint: Arc<Endpoint>,
-    pub(super) key: CancelKey,
+    pub(super) key: Arc<CancelKey>,
     pub(super) underway: Arc<AtomicUsize>,
 }
 

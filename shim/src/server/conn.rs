@@ -34,7 +34,7 @@ pub struct Conn {
     pub(super) input: BytesMut,
     pub(super) ledger: Ledger,
     pub(super) parameters: BTreeMap<String, String>,
-    pub(super) key: CancelKey,
+    pub(super) key: Arc<CancelKey>,
     pub(super) incarnation: Option<Incarnation>,
     commit_lsn: Option<Lsn>,
     /// The `pgdog.epoch` that this server session has; `None` when never set.
@@ -74,7 +74,7 @@ impl Conn {
             input: BytesMut::with_capacity(READ_GROWTH),
             ledger: Ledger::new(prepared_limit),
             parameters: BTreeMap::new(),
-            key: CancelKey::new(0, [0; 4]),
+            key: Arc::new(CancelKey::new(0, [0; 4])),
             incarnation: None,
             commit_lsn: None,
             epoch: None,

@@ -15,14 +15,14 @@ use super::pool::Pool;
 #[derive(Debug)]
 pub struct Lease {
     /// `None` only while being dropped.
-    held: Option<(Conn, OwnedSemaphorePermit)>,
+    held: Option<(Box<Conn>, OwnedSemaphorePermit)>,
     generation: u64,
     pool: Arc<Pool>,
 }
 
 impl Lease {
     pub(super) fn new(
-        conn: Conn,
+        conn: Box<Conn>,
         generation: u64,
         permit: OwnedSemaphorePermit,
         pool: Arc<Pool>,

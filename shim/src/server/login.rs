@@ -78,7 +78,7 @@ impl Conn {
             match frame.tag() {
                 tag::BACKEND_KEY_DATA => {
                     let key = answer::backend_key_data(&frame.body_bytes());
-                    self.key = self.parsed(key)?;
+                    self.key = Arc::new(self.parsed(key)?);
                 }
                 tag::READY => break,
                 tag::PARAMETER_STATUS | tag::NOTICE | tag::NEGOTIATE => {}

@@ -44,7 +44,8 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct Idle {
-    conn: Conn,
+    /// Boxed: it changes hands for every statement.
+    conn: Box<Conn>,
     generation: u64,
     since: Instant,
 }
@@ -104,15 +105,11 @@ impl Pool {
     }
 
     async fn lend(self: &Arc<Self>, limit: Duration, another: bool) -> Result<Lease, Fault> {
-        let begun = Instant::now();
-        let permit = self.turn(limit, another).await?;
-        self.counters
-            .waited_us
-            .fetch_add(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
+        let (permit, waited) = self.turn(limit, another).await?;
         let generation = self.generation.load(Ordering::SeqCst);
         let conn = match self.take_idle() {
             Some(conn) => conn,
-            None => self.open(limit.saturating_sub(begun.elapsed())).await?,
+            None => self.open(limit.saturating_sub(waited)).await?,
         };
         self.counters.checkouts.fetch_add(1, Ordering::Relaxed);
         self.counters.active.fetch_add(1, Ordering::Relaxed);
@@ -120,16 +117,27 @@ impl Pool {
         Ok(Lease::new(conn, generation, permit, self.clone()))
     }
 
-    async fn turn(&self, limit: Duration, another: bool) -> Result<OwnedSemaphorePermit, Fault> {
+    /// A permit, and how long it took; the clock is only looked at when there is a queue.
+    async fn turn(
+        &self,
+        limit: Duration,
+        another: bool,
+    ) -> Result<(OwnedSemaphorePermit, Duration), Fault> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
-            return Ok(permit);
+            return Ok((permit, Duration::ZERO));
         }
         if another && let Ok(permit) = self.reserve.clone().try_acquire_owned() {
-            return Ok(permit);
+            return Ok((permit, Duration::ZERO));
         }
+        let begun = Instant::now();
         let _waiting = Waiting::new(&self.counters);
-        match tokio::time::timeout(limit, self.permits.clone().acquire_owned()).await {
-            Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+        let permit = tokio::time::timeout(limit, self.permits.clone().acquire_owned()).await;
+        let waited = begun.elapsed();
+        self.counters
+            .waited_us
+            .fetch_add(waited.as_micros() as u64, Ordering::Relaxed);
+        match permit {
+            Ok(permit) => Ok((permit.expect("the semaphore is never closed"), waited)),
             Err(_) => {
                 self.counters.errors.fetch_add(1, Ordering::Relaxed);
                 let user = &self.login.load().user;
@@ -138,7 +146,7 @@ impl Pool {
         }
     }
 
-    fn take_idle(&self) -> Option<Conn> {
+    fn take_idle(&self) -> Option<Box<Conn>> {
         loop {
             let mut idle = lock(&self.idle).pop_back()?;
             if self.is_current(&idle.conn, idle.generation) && idle.conn.refresh().is_ok() {
@@ -147,7 +155,7 @@ impl Pool {
         }
     }
 
-    async fn open(&self, limit: Duration) -> Result<Conn, Fault> {
+    async fn open(&self, limit: Duration) -> Result<Box<Conn>, Fault> {
         let login = self.login.load_full();
         let limit = self
             .settings
@@ -166,13 +174,13 @@ impl Pool {
                 self.counters.errors.fetch_add(1, Ordering::Relaxed);
             }
         }
-        opened
+        opened.map(Box::new)
     }
 
     /// A lease ended. What can't be used again is closed.
     pub(super) fn take_back(
         self: &Arc<Self>,
-        conn: Conn,
+        conn: Box<Conn>,
         generation: u64,
         permit: OwnedSemaphorePermit,
     ) {
@@ -196,7 +204,7 @@ impl Pool {
         }
     }
 
-    fn keep(&self, mut conn: Conn, generation: u64, permit: OwnedSemaphorePermit) {
+    fn keep(&self, mut conn: Box<Conn>, generation: u64, permit: OwnedSemaphorePermit) {
         conn.shrink();
         let mut idle = lock(&self.idle);
         if idle.len() >= self.size {
@@ -293,7 +301,7 @@ impl Pool {
 }
 
 /// Makes a connection as new, or closes it.
-async fn reset(mut conn: Conn) -> Option<Conn> {
+async fn reset(mut conn: Box<Conn>) -> Option<Box<Conn>> {
     let done = tokio::time::timeout(RESET_LIMIT, conn.simple("DISCARD ALL")).await;
     if matches!(done, Ok(Ok(_))) {
         conn.note_reset();
@@ -306,7 +314,7 @@ async fn reset(mut conn: Conn) -> Option<Conn> {
 /// Ends a connection. One that still runs a statement is cancelled first: the server would not
 /// notice the closed socket before the statement ends. Meanwhile the server has one connection
 /// more than the pool counts.
-fn close(mut conn: Conn) {
+fn close(mut conn: Box<Conn>) {
     let busy = conn.may_be_running();
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;

@@ -35,7 +35,7 @@ impl Session<'_> {
             return Ok(Route {
                 target: Target::Any,
                 access: Access::Write,
-                reason: "no statement to route".to_owned(),
+                reason: "no statement to route".into(),
             });
         };
         if let Asked::Extended(step) = asked
@@ -48,12 +48,19 @@ impl Session<'_> {
             return Ok(Route {
                 target: Target::Shard(shard),
                 access,
-                reason: "portal on this connection".to_owned(),
+                reason: "portal on this connection".into(),
             });
         }
         if let Some(route) = self.where_its_state_is(statement, asked.sql()) {
             return Ok(route);
         }
+        let exact = match statement.alike && !topology.is_undivided() {
+            // There was one place for everything a moment ago; now values count.
+            true => self.services.plans.get_or_parse(asked.sql()).ok(),
+            false => None,
+        };
+        let exact = exact.as_deref().and_then(|plan| plan.statements.first());
+        let statement = exact.unwrap_or(statement);
         let found = self
             .route_with_lookups(statement, asked.params(), topology)
             .await?;
@@ -80,7 +87,7 @@ impl Session<'_> {
         Some(Route {
             target: Target::Shard(shard),
             access: Access::Write,
-            reason: "state on this connection".to_owned(),
+            reason: "state on this connection".into(),
         })
     }
 

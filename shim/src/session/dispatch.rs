@@ -41,7 +41,7 @@ impl Session<'_> {
     /// # Errors
     /// The client is gone.
     pub(super) async fn run_steps(&mut self, input: &Input<'_>) -> Result<bool, Gone> {
-        let deadline = Instant::now() + self.settings.checkout_timeout;
+        let mut deadline = None;
         let mut at = 0;
         while at < input.len() {
             match self.statement(input, at).await? {
@@ -51,6 +51,8 @@ impl Session<'_> {
                 }
                 Flow::Again(fields) => {
                     tracing::debug!(sqlstate = fields.code, "stale topology, routing again");
+                    let patience = self.settings.checkout_timeout;
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + patience);
                     let refreshed = self.cluster.refresh().await;
                     if Instant::now() > deadline || refreshed.is_err() {
                         self.fail_with(&fields).await;

@@ -4,6 +4,7 @@ use pgdog_core::ids::ShardNumber;
 
 use super::Session;
 use super::batch::Portal;
+use super::last_route::LastRoute;
 use super::params::Scope;
 use super::party::{Participant, Place};
 use super::script::Script;
@@ -17,14 +18,13 @@ use crate::server::Lease;
 impl Session<'_> {
     /// Remembers for `SHOW pgdog.last_route`.
     pub(super) fn note_route(&mut self, participant: &Participant, route: &Route, waited_ms: u64) {
-        self.last_route = format!(
-            "node={}:{} role={} shard={} reason={} waited_ms={waited_ms}",
-            participant.address.host,
-            participant.address.port,
-            participant.place.as_str(),
-            participant.shard,
-            route.reason,
-        );
+        self.last_route = LastRoute::Node {
+            address: participant.address.clone(),
+            place: participant.place,
+            shard: participant.shard,
+            reason: route.reason.clone(),
+            waited_ms,
+        };
         self.seen.count(
             match participant.place {
                 Place::Primary => Counted::Primary,

@@ -93,7 +93,7 @@ impl Session<'_> {
                 Err(Trouble::Lost(fault)) => {
                     let again = route.access == Access::Read && self.client.holds(mark);
                     let place = participant.place;
-                    search.tried.push(participant.address.clone());
+                    search.tried.push((*participant.address).clone());
                     self.throw_away(participant);
                     if again && place == Place::Replica {
                         tracing::warn!(%shard, %fault, "replica lost, read goes to another node");
@@ -211,7 +211,7 @@ impl Session<'_> {
                 Err(Trouble::Gone(gone)) => return Err(gone),
                 Err(Trouble::Lost(fault)) => {
                     let place = participant.place;
-                    search.tried.push(participant.address.clone());
+                    search.tried.push((*participant.address).clone());
                     if first && place == Place::Replica && self.client.holds(mark) {
                         self.throw_away(participant);
                         self.client.cut(mark);
@@ -372,7 +372,7 @@ impl Session<'_> {
         if let Some((floor, budget_ms)) = guard {
             ahead.guard(Guard::wait_position(floor, budget_ms));
         }
-        let sent = Instant::now();
+        let sent = guard.is_some().then(Instant::now);
         let mut waited_ms = 0;
         let conn = &mut *participant.lease;
         let mut script = forward::send(conn, &ahead, work).await?;
@@ -385,7 +385,8 @@ impl Session<'_> {
                 return Ok(Attempt::Refused(fields.clone()));
             }
         }
-        if let (Some((floor, _)), Some(incarnation)) = (guard, conn.incarnation()) {
+        if let (Some((floor, _)), Some(sent), Some(incarnation)) = (guard, sent, conn.incarnation())
+        {
             waited_ms = u64::try_from(sent.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.cluster
                 .note_proof(&participant.address, incarnation, floor.0);
@@ -419,12 +420,12 @@ impl Session<'_> {
         participant: &mut Participant,
         script: &mut Script,
     ) -> Result<Progress, Trouble> {
-        let token = participant.lease.cancel_token();
         let mut sink = Sink::Client(&mut *self.client);
-        let driving = forward::drive(&mut participant.lease, script, &mut sink);
         let Some(limit) = self.settings.query_timeout else {
-            return driving.await;
+            return forward::drive(&mut participant.lease, script, &mut sink).await;
         };
+        let token = participant.lease.cancel_token();
+        let driving = forward::drive(&mut participant.lease, script, &mut sink);
         tokio::pin!(driving);
         tokio::select! {
             progress = &mut driving => progress,

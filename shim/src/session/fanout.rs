@@ -13,6 +13,7 @@ use super::client::Gone;
 use super::copy;
 use super::dispatch::Flow;
 use super::forward::{self, Progress, Sink, Trouble};
+use super::last_route::LastRoute;
 use super::party::Participant;
 use super::script::Script;
 use super::steps::{Asked, Input};
@@ -141,10 +142,10 @@ impl Session<'_> {
         }
         let outcome = self.finish_parts(work, &mut parts, &mut held).await;
         let agreed = outcome.and_then(|()| agree(&parts));
-        self.last_route = format!(
-            "node=all role=primary shard=0..{} reason={reason:?} waited_ms=0",
-            topology.shards.len().saturating_sub(1),
-        );
+        self.last_route = LastRoute::All {
+            shards: topology.shards.len(),
+            reason,
+        };
         self.seen.count(Counted::Primary, parts.len() as u64);
         match agreed {
             Ok(()) => {

@@ -101,7 +101,7 @@ impl Session<'_> {
 
     fn show(&self, name: Name) -> String {
         match name {
-            Name::LastRoute => self.last_route.clone(),
+            Name::LastRoute => self.last_route.to_string(),
             Name::CommitLsn => self.commit_token.to_string(),
             other => self.params.own().show(other),
         }

@@ -16,7 +16,7 @@
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
 //! | `call` | a function call |
-//! | `effects` | what a statement that ran changes about the session |
+//! | `effects`, `last_route` | what a statement that ran changes about the session |
 //! | `prepared`, `services` | what sessions share |
 //! | `admin` | the admin database |
 
@@ -36,6 +36,7 @@ mod fanout;
 mod faults;
 mod forward;
 mod intercept;
+mod last_route;
 mod local;
 mod param_values;
 mod params;
@@ -53,6 +54,7 @@ mod words;
 mod work;
 
 use std::collections::BTreeMap;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use pgdog_core::fault::Fault;
@@ -61,6 +63,7 @@ use pgdog_core::lsn::{Lsn, Token};
 
 use batch::{Batch, End, Names, split};
 use client::{Client, Gone, Mark};
+use last_route::LastRoute;
 use params::Params;
 use party::Participant;
 use steps::Input;
@@ -100,12 +103,12 @@ struct Session<'a> {
     /// The kept connection, unless it takes part in the transaction.
     pinned: Option<Participant>,
     names: Names,
-    pools: Vec<(Address, Arc<Pool>)>,
+    pools: Vec<(Arc<Address>, Arc<Pool>)>,
     /// Positions of the last commit, as `SHOW pgdog.commit_lsn` prints them.
     commit_token: Token,
     /// Floor raised by own commits, for `pgdog.read_your_writes = session`.
     own_floor: Token,
-    last_route: String,
+    last_route: LastRoute,
     /// A message that came behind a batch without a Sync, to be looked at next.
     put_aside: Option<Frame>,
     /// After an error: everything up to the Sync is ignored.
@@ -120,6 +123,8 @@ struct Session<'a> {
     message_mark: Mark,
     /// The current message is a simple query.
     simple_message: bool,
+    /// Room for a text without its constants.
+    shape: String,
 }
 
 impl<'a> Session<'a> {
@@ -152,7 +157,7 @@ impl<'a> Session<'a> {
             pools: Vec::new(),
             commit_token: Token::default(),
             own_floor: Token::default(),
-            last_route: String::new(),
+            last_route: LastRoute::None,
             put_aside: None,
             skipping: false,
             sync_ignored: false,
@@ -160,13 +165,16 @@ impl<'a> Session<'a> {
             reshaped: false,
             message_mark,
             simple_message: false,
+            shape: String::new(),
         }
     }
 
     /// Serves the client until it leaves.
     async fn run(&mut self) -> Result<(), Gone> {
+        let shutdown = self.services.shutdown.clone();
+        let mut shutdown = pin!(shutdown.cancelled());
         loop {
-            let first = self.next_message().await?;
+            let first = self.next_message(shutdown.as_mut()).await?;
             self.settings = self.services.settings.load_full();
             self.seen.set_state(ClientState::Active);
             self.message_mark = self.client.mark();
@@ -208,12 +216,14 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for the client, and meanwhile for the end of the process and for notifications.
-    async fn next_message(&mut self) -> Result<Frame, Gone> {
+    async fn next_message(
+        &mut self,
+        mut shutdown: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Frame, Gone> {
         if let Some(frame) = self.put_aside.take() {
             return Ok(frame);
         }
         loop {
-            let shutdown = self.services.shutdown.clone();
             let may_end = !self.tx.is_open();
             let notified = async {
                 match &mut self.pinned {
@@ -224,7 +234,7 @@ impl<'a> Session<'a> {
             tokio::select! {
                 biased;
                 message = self.client.read() => return message,
-                () = shutdown.cancelled(), if may_end => {
+                () = shutdown.as_mut(), if may_end => {
                     let fault = Fault::ShuttingDown { who: "the proxy".to_owned() };
                     return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
                 }
@@ -246,7 +256,11 @@ impl<'a> Session<'a> {
     }
 
     async fn simple(&mut self, sql: &str) -> Result<(), Gone> {
-        let planned = self.services.plans.get_or_parse(sql);
+        let plans = &self.services.plans;
+        let planned = match self.cluster.topology().is_undivided() {
+            true => plans.get_alike(sql, &mut self.shape),
+            false => plans.get_or_parse(sql),
+        };
         let statements = match &planned {
             Ok(plan) if plan.statements.is_empty() => {
                 backend::empty_query(&mut self.client.out);

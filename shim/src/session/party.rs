@@ -1,5 +1,6 @@
 //! Server connections on loan, and those that take part in a transaction.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgdog_core::fault::Fault;
@@ -41,7 +42,7 @@ pub struct Participant {
     /// The shard it belongs to.
     pub shard: ShardNumber,
     /// The node it leads to.
-    pub address: Address,
+    pub address: Arc<Address>,
     /// What that node is.
     pub place: Place,
     /// BEGIN was sent.
@@ -77,8 +78,9 @@ impl Session<'_> {
             self.adapt(&mut pinned.lease).await?;
             return Ok(pinned);
         }
-        let pool = match self.pools.iter().find(|(known, _)| known == address) {
-            Some((_, pool)) => pool.clone(),
+        let known = self.pools.iter().find(|(known, _)| **known == *address);
+        let (address, pool) = match known {
+            Some(known) => known.clone(),
             None => {
                 let endpoint = Endpoint {
                     host: address.host.clone(),
@@ -86,8 +88,9 @@ impl Session<'_> {
                     database: address.database.clone(),
                 };
                 let pool = self.services.pools.pool(&endpoint, &self.login);
-                self.pools.push((address.clone(), pool.clone()));
-                pool
+                let made = (Arc::new(address.clone()), pool);
+                self.pools.push(made.clone());
+                made
             }
         };
         self.seen.set_state(ClientState::Waiting);
@@ -104,7 +107,7 @@ impl Session<'_> {
         Ok(Participant {
             lease,
             shard,
-            address: address.clone(),
+            address,
             place,
             begun: false,
             entered: false,

@@ -82,8 +82,8 @@ impl Session<'_> {
         shard: ShardNumber,
         topology: &Topology,
     ) -> Result<Picked, Fault> {
-        let address = nodes_of(topology, shard)?.primary.clone();
-        let participant = self.lend(shard, &address, Place::Primary).await?;
+        let address = &nodes_of(topology, shard)?.primary;
+        let participant = self.lend(shard, address, Place::Primary).await?;
         Ok(Picked {
             participant,
             guard: None,
@@ -315,7 +315,7 @@ impl Session<'_> {
         address: &Address,
         made: &mut Vec<Participant>,
     ) -> Result<Option<Participant>, Fault> {
-        if let Some(at) = made.iter().position(|p| p.address == *address) {
+        if let Some(at) = made.iter().position(|p| *p.address == *address) {
             return Ok(Some(made.swap_remove(at)));
         }
         match self.lend(search.shard, address, Place::Replica).await {
@@ -382,14 +382,14 @@ pub(super) fn nodes_of(topology: &Topology, shard: ShardNumber) -> Result<&Shard
     topology
         .shards
         .get(usize::from(shard.0))
-        .ok_or(Fault::UnknownObject {
+        .ok_or_else(|| Fault::UnknownObject {
             kind: "shard",
             name: shard.to_string(),
         })
 }
 
 fn candidate(position: &Position, made: &[Participant]) -> Candidate {
-    let connection = made.iter().find(|p| p.address == position.address);
+    let connection = made.iter().find(|p| *p.address == position.address);
     let known = connection.and_then(|p| p.lease.incarnation().cloned());
     let sample = position.sample.as_ref();
     Candidate {

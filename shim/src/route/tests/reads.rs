@@ -3,7 +3,7 @@ use super::*;
 fn any(sql: &str, reason: &str) {
     let route = go(sql);
     assert_eq!(
-        (route.target, route.reason.as_str()),
+        (route.target, &*route.reason),
         (Target::Any, reason),
         "{sql}"
     );

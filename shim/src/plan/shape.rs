@@ -1,0 +1,172 @@
+//! What is left of a text without its constants. Pure.
+//!
+//! Applications that write values into their texts never send the same one twice. Texts of one
+//! shape differ in nothing but the digits of numbers and the inside of quotes, so what does not
+//! depend on values is the same for all of them.
+
+use super::{Kind, Plan};
+
+/// Appends the shape of `sql`. False when it cannot be told by a look at the characters: comments
+/// (which may hold hints), dollar quotes, backslashes and prefixes of constants.
+pub(super) fn write_shape(sql: &str, out: &mut String) -> bool {
+    let bytes = sql.as_bytes();
+    // Everything up to `at` is read; what follows `copied` is not in `out` yet.
+    let (mut at, mut copied) = (0, 0);
+    while let Some(byte) = bytes.get(at) {
+        let next = bytes.get(at + 1);
+        match byte {
+            b'0'..=b'9' => {
+                out.push_str(&sql[copied..at]);
+                out.push('0');
+                at = run(bytes, at, |byte| byte.is_ascii_digit());
+                copied = at;
+            }
+            b'\'' => {
+                let Some(close) = closing_quote(bytes, at + 1) else {
+                    return false;
+                };
+                out.push_str(&sql[copied..=at]);
+                copied = close;
+                at = close + 1;
+            }
+            b'"' => match memchr::memchr(b'"', &bytes[at + 1..]) {
+                Some(length) => at += length + 2,
+                None => return false,
+            },
+            b'-' if next == Some(&b'-') => return false,
+            b'/' if next == Some(&b'*') => return false,
+            b'$' => {
+                let end = run(bytes, at + 1, |byte| byte.is_ascii_digit());
+                if end == at + 1 {
+                    return false;
+                }
+                at = end;
+            }
+            _ if is_name(*byte) => {
+                at = run(bytes, at, |byte| is_name(byte) || byte == b'$');
+                // E'...' and the like have rules of their own.
+                if bytes.get(at) == Some(&b'\'') {
+                    return false;
+                }
+            }
+            _ => at += 1,
+        }
+    }
+    out.push_str(&sql[copied..]);
+    true
+}
+
+/// Where the run of such bytes that begins at `from` ends.
+fn run(bytes: &[u8], from: usize, holds: impl Fn(u8) -> bool) -> usize {
+    let rest = bytes[from..].iter();
+    from + rest.take_while(|byte| holds(**byte)).count()
+}
+
+/// Digits never come first here: those are numbers.
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
+}
+
+/// Where a constant that begins at `from` ends: a doubled quote is part of it. None when it does
+/// not end, or has a backslash, whose meaning is a setting of the server.
+fn closing_quote(bytes: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        at += memchr::memchr2(b'\'', b'\\', bytes.get(at..)?)?;
+        match (bytes[at], bytes.get(at + 1)) {
+            (b'\\', _) => return None,
+            (_, Some(b'\'')) => at += 2,
+            (_, _) => return Some(at),
+        }
+    }
+}
+
+/// The plan for all texts of its text's shape, if it says nothing that depends on constants but
+/// the values of keys.
+pub(super) fn of_all_alike(plan: &Plan) -> Option<Plan> {
+    let [statement] = plan.statements.as_slice() else {
+        return None;
+    };
+    let plain = matches!(statement.kind, Kind::Read | Kind::Write)
+        && statement.opaque.is_none()
+        && statement.functions.shared.is_none()
+        && !statement.functions.sets;
+    plain.then(|| {
+        let mut statement = statement.clone();
+        statement.alike = true;
+        // Another text has another length.
+        statement.span = 0..usize::MAX;
+        Plan {
+            statements: vec![statement],
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(sql: &str) -> Option<String> {
+        let mut out = String::new();
+        write_shape(sql, &mut out).then_some(out)
+    }
+
+    #[test]
+    fn numbers_and_quoted_constants_are_left_out() {
+        let one = shape("SELECT a1 FROM t WHERE b = 17 AND c='it''s' AND d > -1.5;").unwrap();
+        assert_eq!(one, "SELECT a1 FROM t WHERE b = 0 AND c='' AND d > -0.0;");
+        assert_eq!(shape("SELECT 'ä', \"Ä1\", $12, x2y").unwrap(), {
+            "SELECT '', \"Ä1\", $12, x2y"
+        });
+        assert_eq!(shape("").unwrap(), "");
+        assert_eq!(shape("1").unwrap(), "0");
+    }
+
+    #[test]
+    fn what_is_no_constant_stays() {
+        for sql in [
+            "SELECT \"a'1\" FROM \"t\"\"2\"",
+            "INSERT INTO t1 VALUES ($1, $2)",
+            "SELECT t1.c2, f3(x) FROM é4",
+        ] {
+            assert_eq!(shape(sql).unwrap(), sql);
+        }
+    }
+
+    #[test]
+    fn what_needs_more_than_a_look_has_no_shape() {
+        for sql in [
+            "SELECT 1 -- x",
+            "SELECT /* pgdog_shard: 1 */ 1",
+            "SELECT $$1$$",
+            "SELECT $a$1$a$",
+            "SELECT E'\\''",
+            "SELECT 'a\\'",
+            "SELECT b'01'",
+            "SELECT 'open",
+            "SELECT 'open''",
+            "SELECT \"open",
+        ] {
+            assert_eq!(shape(sql), None, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_plan_is_for_all_alike_only_when_no_constant_decides() {
+        let alike = |sql: &str| of_all_alike(&crate::plan::parse(sql).unwrap()).is_some();
+        assert!(alike("SELECT * FROM t WHERE a = 1"));
+        assert!(alike("UPDATE t SET a = 1 WHERE b = 'x'"));
+        for sql in [
+            "SET work_mem = 1",
+            "SELECT set_config('a.b', '1', false)",
+            "SELECT 1, set_config('a.b', '1', false)",
+            "SELECT nextval('s')",
+            "SELECT 1; SELECT 2",
+            "BEGIN",
+            "PREPARE s AS SELECT 1",
+            "",
+        ] {
+            assert!(!alike(sql), "{sql}");
+        }
+    }
+}
