@@ -74,12 +74,7 @@ fn main() -> ExitCode {
 
 fn bench(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let cluster = Cluster::start(Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 1,
-    })?;
+    let cluster = Cluster::start(Shape::shards(1))?;
     let most_clients = args.clients.iter().copied().max().unwrap_or(1);
     let mut targets = runtime.block_on(Targets::start(&cluster, most_clients))?;
     targets.keep_only(&args.only);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
 use crate::wait::wait_until;
@@ -102,6 +102,29 @@ impl Client {
             },
         )
         .await
+    }
+
+    /// Runs a write and makes its token the floor of what follows.
+    ///
+    /// # Errors
+    /// As [`Self::write_for_token`].
+    pub async fn write_then_floor(&self, sql: &str) -> anyhow::Result<String> {
+        let token = self.write_for_token(sql).await?;
+        let set = format!("SET pgdog.min_lsn = '{token}'");
+        self.inner.batch_execute(&set).await?;
+        Ok(token)
+    }
+
+    /// The error of a simple query that must be refused with this SQLSTATE.
+    ///
+    /// # Errors
+    /// When it is not refused, or with another one.
+    pub async fn refused(&self, sql: &str, code: &str) -> anyhow::Result<tokio_postgres::Error> {
+        let Err(error) = self.inner.simple_query(sql).await else {
+            bail!("not refused: {sql}");
+        };
+        ensure!(sqlstate(&error) == code, "{sql}: {}", describe(&error));
+        Ok(error)
     }
 
     /// The rows of a simple query, as text.

@@ -28,6 +28,33 @@ pub struct Shape {
     pub shims: u16,
 }
 
+impl Shape {
+    /// This many shards without replicas, behind one shim.
+    pub fn shards(shards: u16) -> Self {
+        Self {
+            shards,
+            replicas: 0,
+            spares: 0,
+            shims: 1,
+        }
+    }
+
+    /// With so many replicas of each shard.
+    pub fn replicas(self, replicas: u16) -> Self {
+        Self { replicas, ..self }
+    }
+
+    /// With so many empty servers, declared as the next shards.
+    pub fn spares(self, spares: u16) -> Self {
+        Self { spares, ..self }
+    }
+
+    /// Behind so many shims.
+    pub fn shims(self, shims: u16) -> Self {
+        Self { shims, ..self }
+    }
+}
+
 /// `dev.json`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Description {

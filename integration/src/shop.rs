@@ -8,6 +8,7 @@ use anyhow::Context as _;
 
 use crate::client::{Client, describe};
 use crate::cluster::Cluster;
+use crate::suite::Claim;
 
 /// Tables and what lives where.
 const SCHEMA: &str = include_str!("../../sql/demo/schema.sql");
@@ -40,6 +41,9 @@ impl Size {
         self.tenants * (1 + self.users + self.orders)
     }
 }
+
+/// Lays a little of it, as the preparation of a [`crate::suite`].
+pub const SMALL: Claim = ("prepare", |cluster| Box::pin(create(cluster, Size::SMALL)));
 
 /// Creates the tables through the first shim and fills them.
 ///

@@ -21,17 +21,10 @@ const PRESSURE: Pressure = Pressure {
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 2,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).spares(2).shims(2);
     suite::run(
         shape,
-        ("prepare", |cluster| {
-            Box::pin(shop::create(cluster, shop::Size::SMALL))
-        }),
+        shop::SMALL,
         claims![
             a_wrong_number_is_refused,
             a_stopped_task_leaves_nothing,

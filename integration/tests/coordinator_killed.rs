@@ -14,17 +14,10 @@ use pgdog_integration::{Client, Cluster, Shape, claims, shop, suite, wait_until}
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 4,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).spares(4).shims(2);
     suite::run(
         shape,
-        ("prepare", |cluster| {
-            Box::pin(shop::create(cluster, shop::Size::SMALL))
-        }),
+        shop::SMALL,
         claims![
             killed_at_the_start_another_one_finishes,
             killed_while_data_is_copied_another_one_finishes,

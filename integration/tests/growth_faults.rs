@@ -20,17 +20,10 @@ const PRESSURE: Pressure = Pressure {
 };
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 5,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).spares(5).shims(2);
     suite::run(
         shape,
-        ("prepare", |cluster| {
-            Box::pin(shop::create(cluster, shop::Size::SMALL))
-        }),
+        shop::SMALL,
         claims![
             a_shim_killed_between_the_phases_leaves_equal_shards,
             a_coordinator_frozen_in_the_flip_holds_nobody_up_for_long,

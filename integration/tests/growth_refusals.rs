@@ -13,17 +13,10 @@ use pgdog_integration::{Client, Cluster, Shape, claims, shop, suite, wait_until}
 const LIMIT: Duration = Duration::from_secs(90);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 3,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).spares(3).shims(2);
     suite::run(
         shape,
-        ("prepare", |cluster| {
-            Box::pin(shop::create(cluster, shop::Size::SMALL))
-        }),
+        shop::SMALL,
         claims![
             a_target_that_is_not_empty_is_refused_and_left_alone,
             an_orphaned_prepared_transaction_is_named_before_the_copy,

@@ -5,19 +5,14 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use pgdog_integration::client::{Client, sqlstate};
 use pgdog_integration::{Cluster, Shape, claims, shop, suite, tasks, wait_until};
 
 const SHARDS: u16 = 2;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: SHARDS,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(SHARDS).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),
@@ -47,12 +42,7 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
 
 /// Refused with the column's name in the detail.
 async fn refused(client: &Client, sql: &str, column: &str) -> anyhow::Result<()> {
-    let error = client
-        .batch_execute(sql)
-        .await
-        .err()
-        .with_context(|| format!("not refused: {sql}"))?;
-    ensure!(sqlstate(&error) == "0A000", "{sql}: {error:?}");
+    let error = client.refused(sql, "0A000").await?;
     let text = format!("{error:?}");
     ensure!(text.contains(column), "{sql}: {text}");
     Ok(())

@@ -4,25 +4,17 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
-use pgdog_integration::client::sqlstate;
+use anyhow::ensure;
 use pgdog_integration::load::{Load, Pressure};
 use pgdog_integration::{Cluster, Shape, claims, shop, suite, tasks, wait_until};
 
 const SHARDS: u16 = 3;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: SHARDS,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(SHARDS).shims(2);
     suite::run(
         shape,
-        ("prepare", |cluster| {
-            Box::pin(shop::create(cluster, shop::Size::SMALL))
-        }),
+        shop::SMALL,
         claims![
             a_write_is_on_every_shard,
             a_rolled_back_write_is_on_no_shard,
@@ -101,12 +93,9 @@ async fn an_error_of_one_shard_undoes_all(cluster: &Cluster) -> anyhow::Result<(
     last.batch_execute("INSERT INTO plans VALUES ('e', 'In the way', 1)")
         .await?;
     let client = cluster.connect().await?;
-    let error = client
-        .batch_execute("INSERT INTO plans VALUES ('e', 'Everywhere', 1)")
-        .await
-        .err()
-        .context("the insert succeeded")?;
-    ensure!(sqlstate(&error) == "23505", "{error:?}");
+    client
+        .refused("INSERT INTO plans VALUES ('e', 'Everywhere', 1)", "23505")
+        .await?;
     last.batch_execute("DELETE FROM plans WHERE code = 'e'")
         .await?;
     everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'e'", "0").await?;
@@ -132,12 +121,7 @@ async fn a_failed_transaction_answers_rollback_to_commit(cluster: &Cluster) -> a
             .await
             .is_err()
     );
-    let error = client
-        .rows("SELECT 1")
-        .await
-        .err()
-        .context("the transaction goes on")?;
-    ensure!(sqlstate(&error) == "25P02", "{error:?}");
+    client.refused("SELECT 1", "25P02").await?;
     client.batch_execute("COMMIT").await?;
     everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'f'", "0").await
 }
@@ -205,12 +189,9 @@ async fn definitions_reach_every_shard(cluster: &Cluster) -> anyhow::Result<()> 
         .batch_execute("ALTER TABLE plans ADD COLUMN note text DEFAULT 'none'")
         .await?;
     everywhere(cluster, "SELECT min(note) FROM plans", "none").await?;
-    let error = client
-        .batch_execute("ALTER TABLE plans ADD COLUMN note text")
-        .await
-        .err()
-        .context("a column twice")?;
-    ensure!(sqlstate(&error) == "42701", "{error:?}");
+    client
+        .refused("ALTER TABLE plans ADD COLUMN note text", "42701")
+        .await?;
     client
         .batch_execute("ALTER TABLE plans DROP COLUMN note")
         .await?;

@@ -5,21 +5,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
-use pgdog_integration::client::{Client, sqlstate};
+use pgdog_integration::client::Client;
 use pgdog_integration::{Cluster, Shape, claims, shop, suite};
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 0,
-        shims: 1,
-    };
+    let shape = Shape::shards(2);
     suite::run(
         shape,
-        ("prepare", |cluster| {
-            Box::pin(shop::create(cluster, shop::Size::SMALL))
-        }),
+        shop::SMALL,
         claims![
             tenants_live_where_the_map_says,
             prepared_statements_find_the_shard_from_their_parameter,
@@ -41,12 +34,7 @@ async fn on_shard(cluster: &Cluster, shard: u16, query: &str) -> anyhow::Result<
 }
 
 async fn refused(client: &Client, sql: &str, code: &str) -> anyhow::Result<String> {
-    let error = client
-        .rows(sql)
-        .await
-        .err()
-        .with_context(|| format!("accepted: {sql}"))?;
-    ensure!(sqlstate(&error) == code, "{sql}: {error:?}");
+    let error = client.refused(sql, code).await?;
     client
         .batch_execute("SELECT 1")
         .await

@@ -43,12 +43,7 @@ const WORK_MEM: &str =
 const POOL: usize = 20;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 0,
-        shims: 1,
-    };
+    let shape = Shape::shards(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

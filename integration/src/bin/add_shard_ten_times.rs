@@ -54,12 +54,7 @@ fn main() -> ExitCode {
 
 async fn once() -> anyhow::Result<String> {
     let began = Instant::now();
-    let cluster = Cluster::start(Shape {
-        shards: 2,
-        replicas: 1,
-        spares: 1,
-        shims: 1,
-    })?;
+    let cluster = Cluster::start(Shape::shards(2).replicas(1).spares(1))?;
     shop::create(&cluster, shop::Size::SMALL).await?;
     let load = Load::start(&cluster, PRESSURE);
     advance(&load).await?;

@@ -17,12 +17,7 @@ use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 const NARROW: usize = 1;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

@@ -41,12 +41,7 @@ async fn show() -> anyhow::Result<()> {
     let began = Instant::now();
     let mut out = Transcript::default();
     out.step("A cluster on this machine");
-    let mut cluster = Cluster::start(Shape {
-        shards: 2,
-        replicas: 1,
-        spares: 1,
-        shims: 1,
-    })?;
+    let mut cluster = Cluster::start(Shape::shards(2).replicas(1).spares(1))?;
     out.note(&format!(
         "pgdog dev --shards 2 --replicas 1 --spares 1: serving after {:.1} s",
         began.elapsed().as_secs_f64()
