@@ -137,10 +137,14 @@ async fn the_replica_logs_the_read(cluster: &Cluster) -> anyhow::Result<()> {
         .batch_execute("ALTER SYSTEM SET log_statement = 'all'")
         .await?;
     replica.batch_execute("SELECT pg_reload_conf()").await?;
-    wait_until("log_statement in force", Duration::from_secs(30), || async {
-        let client = cluster.replica(0, 0).await?;
-        Ok((client.value("SHOW log_statement").await? == "all").then_some(()))
-    })
+    wait_until(
+        "log_statement in force",
+        Duration::from_secs(30),
+        || async {
+            let client = cluster.replica(0, 0).await?;
+            Ok((client.value("SHOW log_statement").await? == "all").then_some(()))
+        },
+    )
     .await?;
     let client = cluster.connect().await?;
     let token = client

@@ -156,7 +156,10 @@ async fn an_orphan_that_holds_the_gate_is_named_and_does_not_stop_writers(
     node.batch_execute("ROLLBACK PREPARED 'orphan'").await?;
     let longest = probe.finish().await?;
     named?;
-    ensure!(longest < Duration::from_secs(10), "a write took {longest:?}");
+    ensure!(
+        longest < Duration::from_secs(10),
+        "a write took {longest:?}"
+    );
     stop(cluster, task.id).await?;
     tasks::nothing_is_left(cluster, 2, Serves::No).await
 }
