@@ -7,9 +7,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 use pgdog_shim::proto::backend::tag;
+use pgdog_shim::proto::frame::Message as _;
 use pgdog_shim::proto::frontend::{self, Subject};
 use pgdog_shim::proto::{ErrorFields, Frame, TxStatus, answer};
-use pgdog_shim::server::{Ahead, Conn, Copying, Guard, Guarded, Login, Received, ServerError};
+use pgdog_shim::server::{Ahead, Conn, Copying, Guard, Guarded, Head, Login, ServerError};
 
 mod server_support;
 use server_support::{LIMIT, connect, endpoint, login, scripted};
@@ -326,13 +327,15 @@ async fn rows_come_in_runs_and_none_is_lost() {
     .unwrap();
     let (mut rows, mut runs, mut others) = (0, 0, String::new());
     while !conn.in_sync() {
-        match conn.recv_run().await.unwrap() {
-            Received::Rows { bytes, count } => {
-                assert_eq!(pgdog_shim::proto::frame::frames(&bytes).count(), count);
-                rows += count;
+        let passed = conn.pass(|head| match head {
+            Head::Rows(bytes) => {
+                rows += pgdog_shim::proto::frame::frames(bytes).count();
                 runs += 1;
             }
-            Received::Frame(frame) => others.push(frame.tag().into()),
+            Head::Message(message) => others.push(message.tag().into()),
+        });
+        if passed.unwrap().is_none() {
+            conn.more().await.unwrap();
         }
     }
     assert_eq!((rows, others.as_str()), (50_000, "TCZ"));

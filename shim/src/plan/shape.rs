@@ -18,7 +18,7 @@ pub(super) fn write_shape(sql: &str, out: &mut String) -> bool {
             b'0'..=b'9' => {
                 out.push_str(&sql[copied..at]);
                 out.push('0');
-                at = run(bytes, at, |byte| byte.is_ascii_digit());
+                at = skip(bytes, at, DIGIT);
                 copied = at;
             }
             b'\'' => {
@@ -36,35 +36,62 @@ pub(super) fn write_shape(sql: &str, out: &mut String) -> bool {
             b'-' if next == Some(&b'-') => return false,
             b'/' if next == Some(&b'*') => return false,
             b'$' => {
-                let end = run(bytes, at + 1, |byte| byte.is_ascii_digit());
+                let end = skip(bytes, at + 1, DIGIT);
                 if end == at + 1 {
                     return false;
                 }
                 at = end;
             }
-            _ if is_name(*byte) => {
-                at = run(bytes, at, |byte| is_name(byte) || byte == b'$');
+            _ if is(*byte, NAME) => {
+                at = skip(bytes, at, NAME | DIGIT | DOLLAR);
                 // E'...' and the like have rules of their own.
                 if bytes.get(at) == Some(&b'\'') {
                     return false;
                 }
             }
-            _ => at += 1,
+            _ => at = skip(bytes, at + 1, PLAIN),
         }
     }
     out.push_str(&sql[copied..]);
     true
 }
 
-/// Where the run of such bytes that begins at `from` ends.
-fn run(bytes: &[u8], from: usize, holds: impl Fn(u8) -> bool) -> usize {
-    let rest = bytes[from..].iter();
-    from + rest.take_while(|byte| holds(**byte)).count()
+/// Kinds of bytes, to be combined.
+const DIGIT: u8 = 1;
+const DOLLAR: u8 = 2;
+/// What a name begins with.
+const NAME: u8 = 4;
+/// Spaces and operators, without those that may begin something.
+const PLAIN: u8 = 8;
+
+/// The kind of each byte.
+const KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        kinds[byte] = match byte as u8 {
+            b'0'..=b'9' => DIGIT,
+            b'$' => DOLLAR,
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | 128.. => NAME,
+            b'\'' | b'"' | b'-' | b'/' => 0,
+            _ => PLAIN,
+        };
+        byte += 1;
+    }
+    kinds
+};
+
+fn is(byte: u8, kinds: u8) -> bool {
+    KINDS[usize::from(byte)] & kinds != 0
 }
 
-/// Digits never come first here: those are numbers.
-fn is_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
+/// Where the run of such bytes that begins at `from` ends.
+fn skip(bytes: &[u8], from: usize, kinds: u8) -> usize {
+    let mut at = from;
+    while bytes.get(at).is_some_and(|byte| is(*byte, kinds)) {
+        at += 1;
+    }
+    at
 }
 
 /// Where a constant that begins at `from` ends: a doubled quote is part of it. None when it does

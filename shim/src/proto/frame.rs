@@ -59,10 +59,59 @@ impl Frame {
         self.raw
     }
 
+    /// Looks at it.
+    pub fn view(&self) -> View<'_> {
+        View { raw: &self.raw }
+    }
+
     /// Appends the frame as it came.
     pub fn encode(&self, out: &mut BytesMut) {
         out.extend_from_slice(&self.raw);
     }
+}
+
+/// A whole message, wherever its bytes are.
+pub trait Message {
+    /// Tag, length and body as they came.
+    fn raw(&self) -> &[u8];
+
+    /// The message's kind.
+    fn tag(&self) -> u8 {
+        self.raw()[0]
+    }
+
+    /// The body, without tag and length.
+    fn body(&self) -> &[u8] {
+        &self.raw()[HEADER..]
+    }
+}
+
+impl Message for Frame {
+    fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+}
+
+/// A whole message where it was read, which costs nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    raw: &'a [u8],
+}
+
+impl Message for View<'_> {
+    fn raw(&self) -> &[u8] {
+        self.raw
+    }
+}
+
+/// Looks at the first message of a server's stream; `None` when it isn't whole yet.
+///
+/// # Errors
+/// `08P01` when the length word is impossible.
+pub fn peek(buffer: &[u8]) -> Result<Option<View<'_>>, ProtocolError> {
+    let total = whole_length(buffer, MAX_LENGTH)?;
+    let raw = total.and_then(|total| buffer.get(..total));
+    Ok(raw.map(|raw| View { raw }))
 }
 
 /// Takes one message from a server's stream; `None` when it isn't whole yet.

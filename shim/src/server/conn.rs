@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf as _, BytesMut};
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation};
 use pgdog_core::lsn::Lsn;
@@ -18,6 +18,7 @@ use super::stats::ServerInfo;
 use super::{Endpoint, faults};
 use crate::net::Stream;
 use crate::proto::backend::tag;
+use crate::proto::frame::{Message, View};
 use crate::proto::frontend::{self, Subject};
 use crate::proto::{CancelKey, ErrorFields, Frame, ProtocolError, TxStatus, answer, frame, scan};
 
@@ -53,18 +54,13 @@ pub struct Conn {
     broken: Option<&'static str>,
 }
 
-/// What [`Conn::recv_run`] found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Received {
+/// What is at the head of the read buffer.
+#[derive(Debug, Clone, Copy)]
+pub enum Head<'a> {
     /// Whole DataRow and CopyData messages, as they came.
-    Rows {
-        /// The bytes of all of them.
-        bytes: Bytes,
-        /// How many there are.
-        count: usize,
-    },
+    Rows(&'a [u8]),
     /// One message of another kind.
-    Frame(Frame),
+    Message(View<'a>),
 }
 
 impl Conn {
@@ -248,26 +244,56 @@ impl Conn {
         }
     }
 
-    /// As [`Conn::recv`], but rows come in one piece, as many as are there.
+    /// Shows what came next, where it was read: rows in one piece, as many as are there. `None`
+    /// when nothing whole is there: [`Conn::more`] waits for it.
     ///
     /// # Errors
-    /// As [`Conn::recv`].
-    pub async fn recv_run(&mut self) -> Result<Received, Fault> {
+    /// When the server breaks the protocol.
+    pub fn pass<T>(&mut self, see: impl FnOnce(Head<'_>) -> T) -> Result<Option<T>, Fault> {
         loop {
             let run = scan(&self.input);
             let run = self.parsed(run)?;
             if run.frames > 0 {
-                let bytes = self.input.split_to(run.len).freeze();
-                return Ok(Received::Rows {
-                    bytes,
-                    count: run.frames,
-                });
+                let seen = see(Head::Rows(&self.input[..run.len]));
+                self.input.advance(run.len);
+                return Ok(Some(seen));
             }
-            if let Some(frame) = self.buffered()? {
-                return Ok(Received::Frame(frame));
+            let message = match frame::peek(&self.input) {
+                // These are noted with more than the ledger.
+                Ok(Some(message))
+                    if !matches!(message.tag(), tag::PARAMETER_STATUS | tag::ERROR) =>
+                {
+                    message
+                }
+                Ok(_) | Err(_) => {
+                    let frame = self.buffered()?;
+                    return Ok(frame.map(|frame| see(Head::Message(frame.view()))));
+                }
+            };
+            let noted = self.ledger.note_received(&message);
+            if message.tag() == tag::READY {
+                self.info
+                    .note_batch(self.ledger.tx(), self.ledger.prepared_count());
             }
-            self.fill().await?;
+            let length = message.raw().len();
+            if matches!(noted, Ok(Noted::Pass)) {
+                let seen = see(Head::Message(message));
+                self.input.advance(length);
+                return Ok(Some(seen));
+            }
+            self.parsed(noted)?;
+            self.input.advance(length);
         }
+    }
+
+    /// Waits until more has come.
+    ///
+    /// Cancel safety: what was read stays in the connection.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn more(&mut self) -> Result<(), Fault> {
+        self.fill().await
     }
 
     /// The next message if it is already there: lets a caller collect before it writes.
@@ -347,7 +373,7 @@ impl Conn {
         }
     }
 
-    fn note(&mut self, frame: &Frame) -> Result<Noted, ProtocolError> {
+    fn note(&mut self, frame: &impl Message) -> Result<Noted, ProtocolError> {
         match frame.tag() {
             tag::PARAMETER_STATUS => {
                 let (name, value) = answer::parameter_status(frame.body())?;

@@ -14,7 +14,8 @@ use super::ahead::GUARD_NAME;
 use super::prepared::Prepared;
 use crate::proto::answer;
 use crate::proto::backend::tag;
-use crate::proto::{Frame, ProtocolError, TxStatus};
+use crate::proto::frame::Message;
+use crate::proto::{ProtocolError, TxStatus};
 
 /// Whether a COPY is going on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +172,7 @@ impl Ledger {
     }
 
     /// A whole message came in.
-    pub(super) fn note_received(&mut self, frame: &Frame) -> Result<Noted, ProtocolError> {
+    pub(super) fn note_received(&mut self, frame: &impl Message) -> Result<Noted, ProtocolError> {
         match frame.tag() {
             tag::READY => {
                 self.tx = answer::ready_for_query(frame.body())?;

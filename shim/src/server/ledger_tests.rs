@@ -1,6 +1,7 @@
 //! Conversations, written as the letters of their messages.
 
 use super::*;
+use crate::proto::Frame;
 
 /// `sent("PBES")`: tags only; statement names are given by `sent_named`.
 fn sent(ledger: &mut Ledger, tags: &str) {

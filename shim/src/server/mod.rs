@@ -36,7 +36,7 @@ mod stats;
 pub use ahead::{Ahead, Guard, Guarded, Settled};
 pub use answer::Answer;
 pub use cancel::CancelToken;
-pub use conn::{Conn, Received};
+pub use conn::{Conn, Head};
 pub use lease::Lease;
 pub use ledger::Copying;
 pub use pool::Pool;

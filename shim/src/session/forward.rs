@@ -8,8 +8,9 @@ use super::faults;
 use super::script::{Script, Verdict};
 use super::work::Work;
 use crate::proto::backend::{self, tag};
-use crate::proto::{ErrorFields, Frame, ProtocolError, answer};
-use crate::server::{Ahead, Conn, Guarded, Received, Settled};
+use crate::proto::frame::Message;
+use crate::proto::{ErrorFields, ProtocolError, answer};
+use crate::server::{Ahead, Conn, Guarded, Head, Settled};
 
 /// Most bytes of answers that are held back until all shards agree.
 const HELD_BYTES: usize = 64 << 20;
@@ -103,7 +104,7 @@ pub enum Progress {
 /// # Errors
 /// The server connection is lost, or was given more than it can take.
 pub async fn send(conn: &mut Conn, ahead: &Ahead, work: &Work<'_>) -> Result<Script, Fault> {
-    let mut out = BytesMut::new();
+    let mut out = BytesMut::with_capacity(work.len_bytes() + SPARE_BYTES);
     let script = work.encode(conn, &mut out).map_err(violation)?;
     conn.send_ahead(ahead, &out).await?;
     Ok(script)
@@ -122,6 +123,9 @@ pub async fn settle(conn: &mut Conn, ahead: &Ahead) -> Result<Settled, Fault> {
     Ok(settled)
 }
 
+/// Room for a Sync and longer names, in bytes.
+const SPARE_BYTES: usize = 256;
+
 /// How long answers that nobody wants may take.
 const DRAIN_LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -139,20 +143,23 @@ pub async fn drive(
         if script.is_done() {
             return Ok(Progress::Done);
         }
-        match sink.watching(conn.recv_run()).await?? {
-            Received::Rows { bytes, .. } => sink.put(&bytes)?,
-            Received::Frame(frame) => {
-                take(script, sink, &frame)?;
-                if frame.tag() == tag::COPY_IN {
-                    return Ok(Progress::CopyIn);
-                }
-            }
+        let passed = conn.pass(|head| match head {
+            Head::Rows(bytes) => sink.put(bytes).map(|()| Progress::Done),
+            Head::Message(message) => take(script, sink, &message).map(|()| match message.tag() {
+                tag::COPY_IN => Progress::CopyIn,
+                _ => Progress::Done,
+            }),
+        })?;
+        match passed.transpose()? {
+            Some(Progress::CopyIn) => return Ok(Progress::CopyIn),
+            Some(Progress::Done) => {}
+            None => sink.watching(conn.more()).await??,
         }
         sink.breathe().await?;
     }
 }
 
-fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &Frame) -> Result<(), Fault> {
+fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> Result<(), Fault> {
     let verdict = match frame.tag() {
         tag::NOTICE | tag::NOTIFICATION => Verdict::Show,
         tag::PARAMETER_STATUS => {

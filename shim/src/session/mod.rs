@@ -82,6 +82,9 @@ pub use startup::serve;
 /// A batch longer than this is worked on before its Sync has come, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
+/// Messages of most batches: room for them is made in one go.
+const TYPICAL_BATCH: usize = 8;
+
 /// One logged-in client.
 struct Session<'a> {
     client: &'a mut Client,
@@ -315,7 +318,7 @@ impl<'a> Session<'a> {
     /// Reads up to the Sync or Flush, which is not returned; or up to a message of another kind,
     /// which goes on in the same transaction.
     async fn read_batch(&mut self, first: Frame) -> Result<(Vec<Frame>, End), Gone> {
-        let mut frames = Vec::new();
+        let mut frames = Vec::with_capacity(TYPICAL_BATCH);
         let mut bytes = 0;
         let mut next = first;
         loop {

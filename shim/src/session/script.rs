@@ -10,7 +10,8 @@ use bytes::BytesMut;
 
 use super::prepared::Prepared;
 use crate::proto::backend::{self, tag};
-use crate::proto::{ErrorFields, Frame, ProtocolError, answer};
+use crate::proto::frame::Message;
+use crate::proto::{ErrorFields, ProtocolError, answer};
 
 /// One message and the answer due for it.
 #[derive(Debug, Clone)]
@@ -93,7 +94,7 @@ impl Script {
     ///
     /// # Errors
     /// The server answered something that is not due.
-    pub fn accept(&mut self, frame: &Frame) -> Result<Verdict, ProtocolError> {
+    pub fn accept(&mut self, frame: &impl Message) -> Result<Verdict, ProtocolError> {
         let front = self.due.front();
         match (frame.tag(), front) {
             (tag::ERROR, Some(_)) => {
@@ -183,6 +184,7 @@ fn parameter_types(body: &[u8]) -> Result<Vec<u32>, ProtocolError> {
 mod tests {
     use super::*;
     use crate::plan::PlanCache;
+    use crate::proto::Frame;
     use crate::session::prepared::Registry;
 
     fn shown(script: &mut Script, tags: &[u8]) -> Vec<u8> {

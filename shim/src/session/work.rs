@@ -71,6 +71,15 @@ impl Work<'_> {
         Ok(script)
     }
 
+    /// About how many bytes it is.
+    pub fn len_bytes(&self) -> usize {
+        match self {
+            Work::Query(sql) => sql.len(),
+            Work::Steps(steps) => steps.iter().map(Step::len_bytes).sum(),
+            Work::Call(frame) => frame.raw().len(),
+        }
+    }
+
     /// Whether it is in the extended protocol.
     pub fn is_extended(&self) -> bool {
         matches!(self, Work::Steps(_))
