@@ -1,5 +1,6 @@
 //! A connection that also keeps what the server pushes.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -140,6 +141,28 @@ impl Client {
                         .map(|i| row.get(i).unwrap_or("NULL").to_owned())
                         .collect(),
                 );
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The rows of a simple query by the names of their columns, NULL as `NULL`.
+    ///
+    /// # Errors
+    /// When the query fails.
+    pub async fn named_rows(
+        &self,
+        sql: &str,
+    ) -> Result<Vec<HashMap<String, String>>, tokio_postgres::Error> {
+        let mut rows = Vec::new();
+        for message in self.inner.simple_query(sql).await? {
+            if let SimpleQueryMessage::Row(row) = message {
+                let columns = row.columns().iter().enumerate();
+                let cells = columns.map(|(at, column)| {
+                    let value = row.get(at).unwrap_or("NULL");
+                    (column.name().to_owned(), value.to_owned())
+                });
+                rows.push(cells.collect());
             }
         }
         Ok(rows)

@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "admin", "config", "nodes", "observe", "server", "session", "workflow",
+            "admin", "config", "net", "nodes", "observe", "server", "session", "workflow",
         ],
     ),
     (

@@ -1,6 +1,7 @@
 //! The shape of a command and of its answer.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
@@ -107,6 +108,19 @@ impl Output {
         }
     }
 
+    /// The same with some of the columns only.
+    #[must_use]
+    pub fn only(mut self, wanted: impl Fn(&str) -> bool) -> Self {
+        let kept: Vec<bool> = self.columns.iter().map(|column| wanted(column)).collect();
+        let mut keep = kept.iter().cycle();
+        self.columns.retain(|_| keep.next() == Some(&true));
+        for row in &mut self.rows {
+            let mut keep = kept.iter();
+            row.retain(|_| keep.next() == Some(&true));
+        }
+        self
+    }
+
     /// Adds a row; it has as many cells as there are columns.
     pub fn push(&mut self, cells: Vec<Option<String>>) {
         assert_eq!(
@@ -127,4 +141,56 @@ pub(super) fn cell(value: impl ToString) -> Option<String> {
 /// `t` or `f`, as PostgreSQL prints a boolean.
 pub(super) fn flag(value: bool) -> Option<String> {
     cell(if value { "t" } else { "f" })
+}
+
+/// The time so many seconds ago, in UTC.
+pub(super) fn time_before(seconds: u64) -> String {
+    let now = std::time::SystemTime::now();
+    let then = now.checked_sub(Duration::from_secs(seconds)).unwrap_or(now);
+    let epoch = then
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    utc(epoch.as_secs())
+}
+
+/// A Unix time as `2026-11-30 10:00:00 UTC`.
+///
+/// Days to date: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>
+fn utc(unix: u64) -> String {
+    let (days, second) = (unix / 86_400 + 719_468, unix % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 {
+        from_march + 3
+    } else {
+        from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unix_time_is_a_date() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00:00 UTC");
+        assert_eq!(utc(1_796_036_645), "2026-11-30 11:04:05 UTC");
+    }
+
+    #[test]
+    fn some_columns_are_kept_in_every_row() {
+        let mut output = Output::table(&["a", "b", "c"]);
+        output.push(vec![cell(1), cell(2), cell(3)]);
+        output.push(vec![cell(4), cell(5), cell(6)]);
+        let output = output.only(|column| column != "b");
+        assert_eq!(output.columns, ["a", "c"]);
+        assert_eq!(output.rows[1], [cell(4), cell(6)]);
+    }
 }

@@ -9,7 +9,7 @@ use super::add_shard::COLUMNS;
 use super::command::cell;
 use super::{Admin, Args, Command, Output};
 use crate::nodes::{Cluster, tasks};
-use crate::workflow::{Site, blind_instances};
+use crate::workflow::{Site, blind_instances, differing_instances};
 
 pub(super) const BY_SHARD: Command = Command {
     words: &["CUTOVER", "SHARD"],
@@ -55,6 +55,18 @@ async fn cut_over(
         let blind = blind.map_err(|error| refused(error.to_string()))?;
         if !blind.is_empty() {
             return Err(refused(format!("not reached by {}", blind.join(", "))));
+        }
+        let differing = differing_instances(&Site::of(cluster)).await;
+        let differing = differing.map_err(|error| refused(error.to_string()))?;
+        if !differing.is_empty() {
+            return Err(Fault::WrongState {
+                what: format!("cannot cut over shard {shard}"),
+                why: format!(
+                    "the shims declare different things: {}",
+                    differing.join(", ")
+                ),
+                hint: Some("Give all of them the same declarations, and RELOAD.".into()),
+            });
         }
     }
     tasks::cutover_shard(cluster, shard).await?;

@@ -1,10 +1,14 @@
 //! What admin commands need from the running process; `app` implements it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use pgdog_core::fault::Fault;
 
 use crate::nodes::Cluster;
+
+/// Something that takes a while.
+pub type Later<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'a>>;
 
 /// The running process, seen by an operator.
 pub trait Host: Send + Sync {
@@ -20,10 +24,20 @@ pub trait Host: Send + Sync {
     fn stats(&self) -> Vec<StatsRow>;
     /// Rows of `SHOW CONFIG`: (name, value).
     fn config(&self) -> Vec<(String, String)>;
+    /// How many users are listed.
+    fn users(&self) -> usize;
     /// Rows of `SHOW PREPARED`: (server-side name, text, uses).
     fn prepared(&self) -> Vec<(String, String, u64)>;
+    /// Nodes that no read goes to: host, port, and for how long, in ms.
+    fn bans(&self) -> Vec<(String, u16, u64)>;
+    /// No read goes to a node, or, with false, may go there again. False: nothing changed.
+    fn ban(&self, host: &str, port: u16, banned: bool) -> bool;
+    /// Lends no connections of a database, of all without a name; or does so again.
+    fn pause(&self, database: Option<&str>, paused: bool) -> Result<(), Fault>;
     /// Reads the configuration files again.
-    fn reload(&self) -> Result<(), Fault>;
+    fn reload(&self) -> Later<'_>;
+    /// Changes a setting of `[general]` until the files are read again.
+    fn set<'a>(&'a self, name: &'a str, value: &'a str) -> Later<'a>;
     /// Closes idle server connections; busy ones close when they come back.
     fn reconnect(&self);
     /// Starts a graceful stop.
@@ -55,6 +69,16 @@ pub struct ClientRow {
     pub transactions: u64,
     /// Errors seen.
     pub errors: u64,
+    /// Bytes from it.
+    pub received_bytes: u64,
+    /// Bytes to it.
+    pub sent_bytes: u64,
+    /// Time that its messages took, in µs.
+    pub query_us: u64,
+    /// Time that its transactions took, in µs.
+    pub transaction_us: u64,
+    /// Time that it waited for server connections, in µs.
+    pub wait_us: u64,
     /// Why it keeps its server connection, empty if it does not.
     pub pinned: String,
 }
@@ -70,12 +94,20 @@ pub struct ServerRow {
     pub host: String,
     /// Port of the node.
     pub port: u16,
-    /// `idle` or `active`.
+    /// `idle`, `active`, `idle in transaction` or `idle in transaction (aborted)`.
     pub state: String,
     /// Backend's process id.
     pub backend_pid: i32,
     /// Seconds since it was opened.
     pub age_s: u64,
+    /// Seconds since it was lent or given back.
+    pub rest_s: u64,
+    /// Batches answered.
+    pub queries: u64,
+    /// Batches after which no transaction was open.
+    pub transactions: u64,
+    /// Statements prepared on it.
+    pub prepared: u64,
     /// Incarnation of the server, when it has the extension.
     pub incarnation: String,
 }
@@ -97,12 +129,24 @@ pub struct PoolRow {
     pub idle: u64,
     /// Connections lent out.
     pub active: u64,
-    /// Limit.
+    /// Those of them that nobody uses inside a transaction.
+    pub idle_in_transaction: u64,
+    /// Connections at most.
     pub size: u64,
+    /// Connections that stay open.
+    pub min: u64,
+    /// How long a client keeps its connection.
+    pub mode: String,
+    /// Whether nobody gets a connection.
+    pub paused: bool,
     /// Checkouts since the start.
     pub checkouts: u64,
-    /// Longest wait of those who wait now, in ms.
-    pub max_wait_ms: u64,
+    /// Longest wait of those who wait now, in µs.
+    pub max_wait_us: u64,
+    /// Time that clients waited since the start, in µs.
+    pub waited_us: u64,
+    /// Connections opened since the start.
+    pub connects: u64,
     /// Errors while connecting.
     pub errors: u64,
 }
@@ -128,4 +172,10 @@ pub struct StatsRow {
     pub primary_queries: u64,
     /// Statements by where they went: replicas.
     pub replica_queries: u64,
+    /// Time that messages took, in µs.
+    pub query_us: u64,
+    /// Time that transactions took, in µs.
+    pub transaction_us: u64,
+    /// Time that clients waited for server connections, in µs.
+    pub wait_us: u64,
 }

@@ -7,12 +7,16 @@
 pub mod host;
 
 mod add_shard;
+mod ban;
 mod command;
 mod cutover;
 mod parse;
+mod pause;
 mod plan_shard;
 mod reconnect;
 mod reload;
+mod set;
+mod show_bans;
 mod show_clients;
 mod show_config;
 mod show_databases;
@@ -49,6 +53,7 @@ const COMMANDS: &[&Command] = &[
     &show_servers::COMMAND,
     &show_pools::COMMAND,
     &show_stats::COMMAND,
+    &show_bans::COMMAND,
     &show_databases::COMMAND,
     &show_replication::COMMAND,
     &show_replication_slots::COMMAND,
@@ -69,6 +74,11 @@ const COMMANDS: &[&Command] = &[
     &verify_shard::COMMAND,
     &reload::COMMAND,
     &reconnect::COMMAND,
+    &pause::PAUSE,
+    &pause::RESUME,
+    &ban::BAN,
+    &ban::UNBAN,
+    &set::COMMAND,
     &shutdown::COMMAND,
 ];
 
@@ -175,21 +185,27 @@ fn unknown(words: &[parse::Word]) -> Fault {
     }
 }
 
-/// Shard and role of a node in any of these databases, for rows that know an address only.
-fn place(clusters: &[Arc<Cluster>], host: &str, port: u16) -> (Option<ShardNumber>, Option<Role>) {
+/// Logical database, shard and role of a node, for rows that know an address only.
+fn place(
+    clusters: &[Arc<Cluster>],
+    host: &str,
+    port: u16,
+) -> (Option<String>, Option<ShardNumber>, Option<Role>) {
     for cluster in clusters {
         for shard in &cluster.topology().shards {
             let is_node =
                 |address: &crate::nodes::Address| address.host == host && address.port == port;
             if is_node(&shard.primary) {
-                return (Some(shard.shard), Some(Role::Primary));
+                let name = cluster.name().to_owned();
+                return (Some(name), Some(shard.shard), Some(Role::Primary));
             }
             if shard.replicas.iter().any(is_node) {
-                return (Some(shard.shard), Some(Role::Replica));
+                let name = cluster.name().to_owned();
+                return (Some(name), Some(shard.shard), Some(Role::Replica));
             }
         }
     }
-    (None, None)
+    (None, None, None)
 }
 
 #[cfg(test)]

@@ -12,6 +12,6 @@ pub(super) const COMMAND: Command = Command {
 
 async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     args.none()?;
-    admin.host().reload()?;
+    admin.host().reload().await?;
     Ok(Output::done("RELOAD"))
 }

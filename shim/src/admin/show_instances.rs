@@ -17,6 +17,7 @@ const COLUMNS: &[&str] = &[
     "name",
     "addr",
     "version",
+    "config",
     "topology_version",
     "started_at",
     "heartbeat_at",
@@ -39,11 +40,16 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
             let reachable: Vec<String> =
                 instance.reachable.iter().map(ToString::to_string).collect();
             let is_self = instance.instance_id == cluster.instance_id();
+            let (version, config) = match instance.version.split_once('+') {
+                Some((version, config)) => (version.to_owned(), Some(config.to_owned())),
+                None => (instance.version.clone(), None),
+            };
             let row = vec![
                 Some(instance.instance_id),
                 Some(instance.name),
                 Some(instance.addr),
-                Some(instance.version),
+                Some(version),
+                config,
                 cell(instance.topology_version),
                 Some(instance.started_at),
                 Some(instance.heartbeat_at),

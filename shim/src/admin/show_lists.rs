@@ -13,8 +13,10 @@ pub(super) const COMMAND: Command = Command {
 
 const COLUMNS: &[&str] = &[
     "databases",
+    "users",
     "shards",
     "pools",
+    "free_clients",
     "used_clients",
     "free_servers",
     "used_servers",
@@ -27,6 +29,7 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     let mut output = Output::table(COLUMNS);
     output.push(vec![
         cell(clusters.len()),
+        cell(host.users()),
         cell(
             clusters
                 .iter()
@@ -34,6 +37,7 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
                 .sum::<usize>(),
         ),
         cell(pools.len()),
+        None,
         cell(host.clients().len()),
         cell(pools.iter().map(|pool| pool.idle).sum::<u64>()),
         cell(pools.iter().map(|pool| pool.active).sum::<u64>()),

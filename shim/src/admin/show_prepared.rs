@@ -13,9 +13,16 @@ pub(super) const COMMAND: Command = Command {
 
 async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     args.none()?;
-    let mut output = Output::table(&["name", "statement", "used_by"]);
+    let mut output = Output::table(&["name", "statement", "rewrite", "used_by", "memory_used"]);
     for (name, statement, uses) in admin.host().prepared() {
-        output.push(vec![Some(name), Some(statement), cell(uses)]);
+        let bytes = name.len() + statement.len();
+        output.push(vec![
+            Some(name),
+            Some(statement),
+            None,
+            cell(uses),
+            cell(bytes),
+        ]);
     }
     Ok(output)
 }

@@ -2,7 +2,7 @@
 
 use pgdog_core::fault::Fault;
 
-use super::command::cell;
+use super::command::{cell, time_before};
 use super::{Admin, Args, Command, Output};
 
 pub(super) const COMMAND: Command = Command {
@@ -11,14 +11,27 @@ pub(super) const COMMAND: Command = Command {
     run: |admin, args| Box::pin(run(admin, args)),
 };
 
+/// PgDog's columns, then ours. What is not measured is NULL.
 const COLUMNS: &[&str] = &[
     "database",
     "user",
     "state",
     "addr",
     "port",
+    "connect_time",
+    "request_time",
     "remote_pid",
+    "transactions",
+    "queries",
+    "rollbacks",
+    "prepared_statements",
+    "healthchecks",
+    "errors",
+    "bytes_received",
+    "bytes_sent",
     "age",
+    "application_name",
+    "memory_used",
     "incarnation",
 ];
 
@@ -32,8 +45,20 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
             Some(server.state),
             Some(server.host),
             cell(server.port),
+            cell(time_before(server.age_s)),
+            cell(time_before(server.rest_s)),
             cell(server.backend_pid),
+            cell(server.transactions),
+            cell(server.queries),
+            None,
+            cell(server.prepared),
+            None,
+            None,
+            None,
+            None,
             cell(server.age_s),
+            None,
+            None,
             Some(server.incarnation),
         ]);
     }

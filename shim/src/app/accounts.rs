@@ -1,5 +1,6 @@
 //! What sessions need of the configuration.
 
+use super::limits;
 use crate::config::{
     AuthType, BalancingStrategy, Config, PoolerMode, ReadWriteSplit, ReadWriteStrategy, User,
 };
@@ -15,7 +16,8 @@ pub fn settings(config: &Config) -> Settings {
         databases: Some(vec![config.admin.name.clone()]),
         server_user: String::new(),
         server_password: None,
-        pool_size: None,
+        params: Vec::new(),
+        idle_timeout: None,
     });
     Settings {
         admin,
@@ -49,6 +51,10 @@ pub fn settings(config: &Config) -> Settings {
         },
         checkout_timeout: general.checkout_timeout.into(),
         login_timeout: general.client_login_timeout.into(),
+        max_clients: limits::clients(config),
+        idle_timeout: general.client_idle_timeout.map(Into::into),
+        idle_in_transaction_timeout: general.client_idle_in_transaction_timeout.map(Into::into),
+        tcp: limits::tcp(&config.tcp),
         query_timeout: general.query_timeout.map(Into::into),
     }
 }
@@ -57,14 +63,6 @@ pub fn settings(config: &Config) -> Settings {
 pub fn unserved(config: &Config) -> Vec<&'static str> {
     let general = &config.general;
     let cases = [
-        (
-            general.openmetrics_port.is_some(),
-            "openmetrics_port: no metrics are served; see SHOW STATS",
-        ),
-        (
-            general.healthcheck_port.is_some(),
-            "healthcheck_port: no health check is served; connect to the port itself",
-        ),
         (
             general.pooler_mode == PoolerMode::Statement,
             "pooler_mode = \"statement\": transactions are allowed as in \"transaction\"",
@@ -82,6 +80,21 @@ pub fn unserved(config: &Config) -> Vec<&'static str> {
     told.map(|(_, text)| text).collect()
 }
 
+/// What a user's server connections start with.
+fn params(user: &User) -> Vec<(String, String)> {
+    let ms = |value: Option<u64>| value.map(|ms| ms.to_string());
+    let read_only = user.read_only.unwrap_or_default().then(|| "on".to_owned());
+    let given = [
+        ("default_transaction_read_only", read_only),
+        ("lock_timeout", ms(user.lock_timeout)),
+        ("statement_timeout", ms(user.statement_timeout)),
+    ];
+    let given = given.into_iter();
+    given
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
+}
+
 fn account(user: &User) -> Account {
     let mut databases = user.databases.clone();
     databases.extend(user.database.clone());
@@ -91,7 +104,8 @@ fn account(user: &User) -> Account {
         databases: (!user.all_databases).then_some(databases),
         server_user: user.name_on_node().to_owned(),
         server_password: user.password_on_node().map(str::to_owned),
-        pool_size: user.pool_size,
+        params: params(user),
+        idle_timeout: user.client_idle_timeout.map(Into::into),
     }
 }
 
@@ -121,7 +135,6 @@ mod tests {
         let mut config = Config::parse(FILES.0, FILES.1).unwrap();
         assert!(unserved(&config).is_empty());
         config.general.pooler_mode = PoolerMode::Statement;
-        config.general.openmetrics_port = Some(9090);
-        assert_eq!(unserved(&config).len(), 2);
+        assert_eq!(unserved(&config).len(), 1);
     }
 }

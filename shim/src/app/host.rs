@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pgdog_core::fault::Fault;
 use tokio_util::sync::CancellationToken;
 
-use super::accounts;
-use crate::admin::host::{ClientRow, PoolRow, ServerRow, StatsRow};
+use crate::admin::host::{ClientRow, Later, PoolRow, ServerRow, StatsRow};
 use crate::admin::{Admin, Host};
 use crate::config::Config;
-use crate::nodes::{Cluster, Instance};
+use crate::nodes::{Address, Cluster, Instance};
 use crate::observe::Counted;
+use crate::server::{Endpoint, PoolStats, ServerState};
 use crate::session::{AdminHandler, AdminReply, AdminResult, Services};
 
 /// What there is one of.
@@ -21,18 +22,19 @@ pub struct Process {
     services: Arc<Services>,
     instance_id: String,
     drivers: Mutex<HashMap<String, CancellationToken>>,
-    myself: std::sync::Weak<Process>,
+    /// Held while the configuration changes: settings that count before those of the files.
+    pub(super) reloading: tokio::sync::Mutex<Vec<(String, String)>>,
 }
 
 impl Process {
     /// A process that serves nothing yet.
     pub fn new(config: Config, services: Arc<Services>) -> Arc<Self> {
-        Arc::new_cyclic(|myself| Self {
+        Arc::new(Self {
             config: ArcSwap::from_pointee(config),
             services,
             instance_id: Instance::new_id(),
             drivers: Mutex::default(),
-            myself: myself.clone(),
+            reloading: tokio::sync::Mutex::default(),
         })
     }
 
@@ -65,30 +67,35 @@ impl Process {
         }
     }
 
-    /// Reads the files again. Users, defaults and limits count at once; databases that are
-    /// declared differently are started anew in the background and then replace the old ones.
-    ///
-    /// # Errors
-    /// The files are not accepted: everything stays as it was.
-    pub fn reload_files(&self) -> Result<(), Fault> {
-        let old = self.config();
-        let config =
-            Config::load(&old.path, &old.users_path).map_err(|error| Fault::BadConfig {
-                place: old.path.display().to_string(),
-                why: error.problems.join("; "),
-                hint: None,
-            })?;
-        self.services
-            .settings
-            .store(Arc::new(accounts::settings(&config)));
-        self.config.store(Arc::new(config));
-        if let Some(process) = self.myself.upgrade() {
-            tokio::spawn(async move {
-                let config = process.config();
-                process.restart_databases(&config).await;
-            });
+    /// Why no clients should be sent here, if so: the process stops, or a shard has no primary.
+    pub fn trouble(&self) -> Option<String> {
+        if self.services.shutdown.is_cancelled() {
+            return Some("stopping".to_owned());
         }
-        Ok(())
+        let clusters = self.services.clusters.load();
+        clusters.values().find_map(|cluster| {
+            let shards = cluster.topology();
+            let lost = shards
+                .shards
+                .iter()
+                .find(|shard| cluster.error_of(&shard.primary).is_some())?;
+            Some(format!(
+                "database {}: no answer from the primary of shard {}",
+                cluster.name(),
+                lost.shard
+            ))
+        })
+    }
+
+    /// Whether the tasks of a database are driven.
+    pub fn is_driven(&self, database: &str) -> bool {
+        let drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
+        drivers.contains_key(database)
+    }
+
+    /// Replaces the configuration.
+    pub fn keep_config(&self, config: Config) {
+        self.config.store(Arc::new(config));
     }
 }
 
@@ -117,6 +124,11 @@ impl Host for Process {
                     queries: totals.of(Counted::Queries),
                     transactions: totals.of(Counted::Transactions),
                     errors: totals.of(Counted::Errors),
+                    received_bytes: totals.of(Counted::Received),
+                    sent_bytes: totals.of(Counted::Sent),
+                    query_us: totals.of(Counted::QueryTime),
+                    transaction_us: totals.of(Counted::TransactionTime),
+                    wait_us: totals.of(Counted::WaitTime),
                     pinned: client.pinned().to_owned(),
                 }
             })
@@ -135,6 +147,10 @@ impl Host for Process {
                 state: server.state.as_str().to_owned(),
                 backend_pid: server.pid,
                 age_s: server.age.as_secs(),
+                rest_s: server.rest.as_secs(),
+                queries: server.batches,
+                transactions: server.transactions,
+                prepared: server.prepared as u64,
                 incarnation: server
                     .incarnation
                     .map(|i| i.to_string())
@@ -145,9 +161,26 @@ impl Host for Process {
 
     fn pools(&self) -> Vec<PoolRow> {
         let pools = self.services.pools.stats();
+        let servers = self.services.pools.servers();
+        let mode = Process::config(self).general.pooler_mode;
+        let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let resting = |pool: &PoolStats| {
+            let of_pool = servers
+                .iter()
+                .filter(|s| s.endpoint == pool.endpoint && s.user == pool.user);
+            of_pool
+                .filter(|s| matches!(s.state, ServerState::InTransaction | ServerState::Failed))
+                .count() as u64
+        };
         pools
             .into_iter()
             .map(|pool| PoolRow {
+                idle_in_transaction: resting(&pool),
+                min: pool.min as u64,
+                mode: format!("{mode:?}").to_lowercase(),
+                paused: pool.paused,
+                waited_us: us(pool.waited),
+                connects: pool.connects,
                 database: pool.endpoint.database.clone(),
                 user: pool.user,
                 host: pool.endpoint.host.clone(),
@@ -157,7 +190,7 @@ impl Host for Process {
                 active: pool.sv_active as u64,
                 size: pool.size as u64,
                 checkouts: pool.checkouts,
-                max_wait_ms: u64::try_from(pool.maxwait.as_millis()).unwrap_or(u64::MAX),
+                max_wait_us: us(pool.maxwait),
                 errors: pool.errors,
             })
             .collect()
@@ -177,50 +210,68 @@ impl Host for Process {
                 errors: totals.of(Counted::Errors),
                 primary_queries: totals.of(Counted::Primary),
                 replica_queries: totals.of(Counted::Replica),
+                query_us: totals.of(Counted::QueryTime),
+                transaction_us: totals.of(Counted::TransactionTime),
+                wait_us: totals.of(Counted::WaitTime),
             })
             .collect()
     }
 
     fn config(&self) -> Vec<(String, String)> {
-        let config = Process::config(self);
-        let general = &config.general;
-        let ms = |value: crate::config::Ms| value.0.to_string();
-        [
-            ("host", general.host.clone()),
-            ("port", general.port.to_string()),
-            ("workers", general.workers.to_string()),
-            ("default_pool_size", general.default_pool_size.to_string()),
-            (
-                "pooler_mode",
-                format!("{:?}", general.pooler_mode).to_lowercase(),
-            ),
-            ("checkout_timeout", ms(general.checkout_timeout)),
-            ("idle_timeout", ms(general.idle_timeout)),
-            ("connect_timeout", ms(general.connect_timeout)),
-            ("client_login_timeout", ms(general.client_login_timeout)),
-            ("shutdown_timeout", ms(general.shutdown_timeout)),
-            (
-                "auth_type",
-                format!("{:?}", general.auth_type).to_lowercase(),
-            ),
-            ("two_phase_commit", general.two_phase_commit.to_string()),
-            ("min_lsn_wait", ms(general.min_lsn_wait)),
-            (
-                "min_lsn_primary_fallback",
-                general.min_lsn_primary_fallback.to_string(),
-            ),
-            ("lsn_check_interval", ms(general.lsn_check_interval)),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .to_vec()
+        Process::config(self).entries()
+    }
+
+    fn users(&self) -> usize {
+        Process::config(self).users.users.len()
     }
 
     fn prepared(&self) -> Vec<(String, String, u64)> {
         self.services.prepared.list()
     }
 
-    fn reload(&self) -> Result<(), Fault> {
-        self.reload_files()
+    fn bans(&self) -> Vec<(String, u16, u64)> {
+        let bans = self.services.bans.list().into_iter();
+        bans.map(|((host, port), since)| {
+            let banned_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            (host, port, banned_ms)
+        })
+        .collect()
+    }
+
+    fn ban(&self, host: &str, port: u16, banned: bool) -> bool {
+        match banned {
+            true => {
+                self.services.bans.ban(host, port);
+                true
+            }
+            false => self.services.bans.lift(host, port),
+        }
+    }
+
+    fn pause(&self, database: Option<&str>, paused: bool) -> Result<(), Fault> {
+        let clusters = self.services.clusters.load();
+        let named = |cluster: &&Arc<Cluster>| database.is_none_or(|name| cluster.name() == name);
+        let chosen: Vec<_> = clusters.values().filter(named).collect();
+        if let (Some(name), true) = (database, chosen.is_empty()) {
+            return Err(Fault::UnknownDatabase {
+                database: name.to_owned(),
+            });
+        }
+        let addresses = chosen.iter().flat_map(|cluster| cluster.addresses());
+        let endpoints: Vec<Endpoint> = addresses.map(endpoint).collect();
+        match paused {
+            true => self.services.pools.pause(&endpoints),
+            false => self.services.pools.resume(&endpoints),
+        }
+        Ok(())
+    }
+
+    fn reload(&self) -> Later<'_> {
+        Box::pin(Process::reload(self))
+    }
+
+    fn set<'a>(&'a self, name: &'a str, value: &'a str) -> Later<'a> {
+        Box::pin(Process::set(self, name, value))
     }
 
     fn reconnect(&self) {
@@ -231,6 +282,15 @@ impl Host for Process {
 
     fn shutdown(&self) {
         self.services.shutdown.cancel();
+    }
+}
+
+/// Where a node is, for pools.
+pub fn endpoint(address: Address) -> Endpoint {
+    Endpoint {
+        host: address.host,
+        port: address.port,
+        database: address.database,
     }
 }
 

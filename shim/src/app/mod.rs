@@ -6,22 +6,23 @@
 
 mod accounts;
 mod host;
+mod http;
+mod limits;
+mod measure;
+mod reload;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
-use crate::nodes::{Cluster, Instance, Settings};
+use crate::config::{Config, LogFormat};
 use crate::observe;
-use crate::server::{PoolSettings, Pools};
+use crate::server::Pools;
 use crate::session::{self, Services};
-use crate::workflow::Driver;
 use host::Process;
 
 /// Clients that may wait to be accepted.
@@ -32,7 +33,9 @@ const BACKLOG: u32 = 1024;
 /// # Errors
 /// When the configured nodes or the port cannot be used.
 pub fn run(config: Config) -> anyhow::Result<()> {
-    observe::start_logging();
+    let json = config.general.log_format == LogFormat::Json;
+    observe::start_logging(&config.general.log_level, json);
+    limits::raise_descriptors();
     let mut builder = match config.general.workers {
         // One thread needs no queues that others could steal from.
         0 | 1 => tokio::runtime::Builder::new_current_thread(),
@@ -53,8 +56,17 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     for warning in accounts::unserved(&config) {
         tracing::warn!("{warning}");
     }
+    let (metrics, health) = (
+        config.general.openmetrics_port,
+        config.general.healthcheck_port,
+    );
     let app = App::start(config).await?;
     let listener = app.listen()?;
+    for (port, page) in [(metrics, http::Page::Metrics), (health, http::Page::Health)] {
+        if let Some(port) = port {
+            http::serve(app.process.clone(), port, page).await?;
+        }
+    }
     tracing::info!(addr = %listener.local_addr()?, "listening");
     app.accept(listener).await?;
     app.stop().await;
@@ -69,13 +81,7 @@ struct App {
 
 impl App {
     async fn start(config: Config) -> anyhow::Result<Self> {
-        let general = &config.general;
-        let pools = Pools::new(PoolSettings {
-            size: general.default_pool_size,
-            idle_timeout: general.idle_timeout.into(),
-            connect_timeout: general.connect_timeout.into(),
-            ..PoolSettings::default()
-        });
+        let pools = Pools::new(limits::pools(&config));
         let services = Arc::new(Services::new(accounts::settings(&config), pools));
         let process = Process::new(config, services.clone());
         process.start_databases().await?;
@@ -130,9 +136,12 @@ impl App {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => {
-                    if let Err(fault) = self.process.reload_files() {
-                        tracing::error!(%fault, "configuration not reloaded");
-                    }
+                    let process = self.process.clone();
+                    tokio::spawn(async move {
+                        if let Err(fault) = process.reload().await {
+                            tracing::error!(%fault, "configuration not reloaded");
+                        }
+                    });
                 }
                 () = shutdown.cancelled() => break,
             }
@@ -144,14 +153,16 @@ impl App {
 
     /// Waits for open transactions, then ends what is left.
     async fn stop(self) {
-        let limit = self.process.config().general.shutdown_timeout.into();
+        let config = self.process.config();
+        let limit = config.general.shutdown_timeout.into();
         self.sessions.close();
-        if tokio::time::timeout(limit, self.sessions.wait())
-            .await
-            .is_err()
-        {
+        if timeout(limit, self.sessions.wait()).await.is_err() {
             let left = self.sessions.len();
             tracing::warn!(left, "clients in transactions are cut off");
+            // Without this the servers would go on with statements that nobody waits for.
+            self.process.services().cancel_all().await;
+            let grace = config.general.shutdown_termination_timeout;
+            let _ = timeout(grace.map_or(GRACE, Into::into), self.sessions.wait()).await;
         }
         for cluster in self.process.services().clusters.load().values() {
             cluster.stop().await;
@@ -160,106 +171,7 @@ impl App {
     }
 }
 
+/// How long cancelled statements may take to end.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
-
-impl Process {
-    /// Starts every configured database.
-    async fn start_databases(&self) -> anyhow::Result<()> {
-        let config = self.config();
-        let mut clusters = HashMap::new();
-        for name in config.database_names() {
-            let Some(settings) = self.cluster_settings(&config, name) else {
-                anyhow::bail!("database \"{name}\" has no user to log in with");
-            };
-            let cluster = Cluster::start(settings)
-                .await
-                .with_context(|| format!("cannot start database \"{name}\""))?;
-            self.drive_tasks(&cluster);
-            clusters.insert(name.to_owned(), cluster);
-        }
-        self.services().clusters.store(Arc::new(clusters));
-        Ok(())
-    }
-
-    fn cluster_settings(&self, config: &Config, name: &str) -> Option<Settings> {
-        let instance = Instance {
-            instance_id: self.instance_id().to_owned(),
-            name: host_name(),
-            addr: format!("{}:{}", config.general.host, config.general.port),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            databases: config
-                .database_names()
-                .into_iter()
-                .map(str::to_owned)
-                .collect(),
-        };
-        Settings::from_config(config, name, instance)
-    }
-
-    /// Drives the database's tasks for as long as it is served.
-    fn drive_tasks(&self, cluster: &Arc<Cluster>) {
-        if cluster.is_plain() {
-            return;
-        }
-        let stop: CancellationToken = self.services().shutdown.child_token();
-        self.note_driver(cluster.name(), stop.clone());
-        tokio::spawn(Driver::run(cluster.clone(), stop));
-    }
-
-    /// After a reload: starts databases that are new or declared differently, ends the others.
-    async fn restart_databases(&self, config: &Config) {
-        let mut clusters = (**self.services().clusters.load()).clone();
-        let names = config.database_names();
-        let mut ended: Vec<Arc<Cluster>> = Vec::new();
-        clusters.retain(|name, cluster| {
-            let stays = names.contains(&name.as_str());
-            if !stays {
-                ended.push(cluster.clone());
-            }
-            stays
-        });
-        for name in names {
-            let Some(settings) = self.cluster_settings(config, name) else {
-                continue;
-            };
-            let same = clusters.get(name).is_some_and(|cluster| {
-                format!("{:?}", cluster.settings()) == format!("{settings:?}")
-            });
-            if same {
-                continue;
-            }
-            // A running database takes the change as it is: caches, positions and the lock that
-            // vouches for transactions under way stay. Only another login needs a new start.
-            if let Some(cluster) = clusters.get(name)
-                && cluster.can_take(&settings)
-            {
-                if let Err(fault) = cluster.reload(settings).await {
-                    tracing::error!(database = name, %fault, "database stays as it was");
-                }
-                continue;
-            }
-            match Cluster::start(settings).await {
-                Ok(cluster) => {
-                    self.end_driver(name);
-                    self.drive_tasks(&cluster);
-                    ended.extend(clusters.insert(name.to_owned(), cluster));
-                }
-                Err(fault) => {
-                    tracing::error!(database = name, %fault, "database stays as it was");
-                }
-            }
-        }
-        self.services().clusters.store(Arc::new(clusters));
-        for cluster in ended {
-            cluster.stop().await;
-        }
-        tracing::info!("configuration reloaded");
-    }
-}
-
-/// The name of this machine.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())
-}

@@ -33,8 +33,6 @@ pub struct Database {
     pub idle_timeout: Option<Ms>,
     /// After how long a server connection to this node is replaced.
     pub server_lifetime: Option<Ms>,
-    /// `statement_timeout` of the server connections, in ms, for users without their own.
-    pub statement_timeout: Option<u64>,
     /// Said of a replica, which is read-only by itself.
     pub read_only: Option<bool>,
     /// Share of the reads among the replicas of the shard.
@@ -49,8 +47,8 @@ impl Database {
     }
 }
 
-/// PgDog's files list a server twice, as primary and as replica, to try things out: it is one node.
-/// Takes the repetitions out, and tells of each.
+/// PgDog's files list a server twice, as primary and as replica, to try things out: it is one
+/// node. Takes the repetitions out, and tells of each.
 pub(super) fn merge(databases: &mut Vec<Database>) -> Vec<String> {
     let mut kept: Vec<Database> = Vec::new();
     let mut warnings = Vec::new();
@@ -66,7 +64,8 @@ pub(super) fn merge(databases: &mut Vec<Database>) -> Vec<String> {
             continue;
         };
         warnings.push(format!(
-            "pgdog.toml: [[databases]] {}:{}/{} is listed as primary and as replica; it is one node",
+            "pgdog.toml: [[databases]] {}:{}/{} is listed as primary and as replica; \
+             it is one node",
             database.host,
             database.port,
             database.database_on_node()

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A duration as the files write it: whole milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Ms(pub u64);
 
@@ -26,7 +26,7 @@ impl fmt::Display for Ms {
 }
 
 /// `[general]`: settings of the shim as a whole.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct General {
     /// Address to listen on.
@@ -84,8 +84,6 @@ pub struct General {
     pub load_balancing_strategy: BalancingStrategy,
     /// Whether writes to several shards are committed in two phases.
     pub two_phase_commit: bool,
-    /// Whether statements that need more than one shard are refused.
-    pub cross_shard_disabled: bool,
     /// How a log line looks.
     pub log_format: LogFormat,
     /// Which events are logged, in the syntax of `RUST_LOG`, which counts first.
@@ -137,7 +135,6 @@ impl Default for General {
             read_write_strategy: ReadWriteStrategy::Conservative,
             load_balancing_strategy: BalancingStrategy::Random,
             two_phase_commit: true,
-            cross_shard_disabled: false,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
             min_lsn_wait: Ms(100),
@@ -153,7 +150,7 @@ impl Default for General {
 }
 
 /// How long a client keeps its server connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PoolerMode {
     /// Until the end of the transaction.
@@ -166,7 +163,7 @@ pub enum PoolerMode {
 }
 
 /// How a log line looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// For people.
@@ -177,7 +174,7 @@ pub enum LogFormat {
 }
 
 /// How clients prove who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthType {
     /// SCRAM-SHA-256.
@@ -190,7 +187,7 @@ pub enum AuthType {
 }
 
 /// Whether plain reads may go to a primary that has replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadWriteSplit {
     /// Reads go to any node of the shard.
@@ -202,7 +199,7 @@ pub enum ReadWriteSplit {
 }
 
 /// What in a transaction decides that it goes to the primary.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadWriteStrategy {
     /// Every transaction block goes to the primary unless it is declared `READ ONLY`.
@@ -213,7 +210,7 @@ pub enum ReadWriteStrategy {
 }
 
 /// How a replica is chosen among those that qualify.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BalancingStrategy {
     /// At random.
@@ -226,7 +223,7 @@ pub enum BalancingStrategy {
 }
 
 /// What happens with tables that nobody declared, on more than one shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnlistedTables {
     /// Their statements are refused with a hint how to declare them.
@@ -237,7 +234,7 @@ pub enum UnlistedTables {
 }
 
 /// What happens when a cutover takes too long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CutoverAction {
     /// The task goes back to waiting for a cutover.
@@ -248,7 +245,7 @@ pub enum CutoverAction {
 }
 
 /// `[admin]`: the database that operators talk to.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Admin {
     /// Name of the admin database.
@@ -256,6 +253,7 @@ pub struct Admin {
     /// The only user who may log in to it.
     pub user: String,
     /// Password of that user; without one the admin database does not exist.
+    #[serde(skip_serializing)]
     pub password: Option<String>,
 }
 

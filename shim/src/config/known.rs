@@ -87,6 +87,7 @@ pub(super) const IDLE_GENERAL: &[&str] = &[
     "cutover_traffic_stop_threshold",
     "cutover_last_transaction_delay",
     "cross_shard_backend",
+    "cross_shard_disabled",
     "system_catalogs",
     "server_lifetime_jitter",
     "regex_parser_limit",
@@ -111,7 +112,7 @@ pub(super) const REFUSED_GENERAL: Refused = &[
 pub(super) const IDLE_TCP: &[&str] = &["connect_retries"];
 
 /// Keys of `[[databases]]` without effect here.
-pub(super) const IDLE_DATABASE: &[&str] = &["resharding_only"];
+pub(super) const IDLE_DATABASE: &[&str] = &["resharding_only", "statement_timeout"];
 
 /// Keys of `[[databases]]` that cannot be ignored.
 pub(super) const REFUSED_DATABASE: Refused = &[
@@ -148,6 +149,7 @@ pub(super) const IDLE_USER: &[&str] = &[
     "replication_mode",
     "replication_sharding",
     "server_lifetime_jitter",
+    "cross_shard_disabled",
     "two_phase_commit",
     "two_phase_commit_auto",
     "tls_client_certificate_required",

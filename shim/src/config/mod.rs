@@ -97,6 +97,18 @@ impl Config {
     /// A file that cannot be read or parsed, an unknown key (with the nearest known one), or values
     /// that contradict each other.
     pub fn load(path: &Path, users_path: &Path) -> Result<Self, ConfigError> {
+        Self::load_with(path, users_path, &[])
+    }
+
+    /// As [`Config::load`], with settings of `[general]` that count before those of the file.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_with(
+        path: &Path,
+        users_path: &Path,
+        general: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
         let users = match users_path.exists() {
             true => read(users_path),
             false => Ok(String::new()),
@@ -109,7 +121,7 @@ impl Config {
                 return Err(ConfigError { problems });
             }
         };
-        let mut config = Self::parse(&text, &users)?;
+        let mut config = Self::parse_with(&text, &users, general)?;
         config.path = path.to_path_buf();
         config.users_path = users_path.to_path_buf();
         Ok(config)
@@ -120,10 +132,27 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, users_text: &str) -> Result<Self, ConfigError> {
+        Self::parse_with(text, users_text, &[])
+    }
+
+    fn parse_with(
+        text: &str,
+        users_text: &str,
+        general: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
         let mut report = keys::Report::default();
         let mut config = Config::default();
         let mut idle = Vec::new();
-        let source = Source::parse("pgdog.toml", text, &mut report);
+        let literals = general
+            .iter()
+            .map(|(name, value)| source::general_literal(name, value));
+        let literals: Vec<String> = literals.collect();
+        let mut source = Source::parse("pgdog.toml", text, &mut report);
+        if let Some(source) = &mut source {
+            literals
+                .iter()
+                .for_each(|literal| source.set_general(literal));
+        }
         let users_source = Source::parse("users.toml", users_text, &mut report);
         if let Some(source) = &source {
             keys::check_config(source, &mut report);
@@ -150,6 +179,32 @@ impl Config {
         }
         problems.into_iter().for_each(|problem| report.add(problem));
         report.into_result().map(|()| config)
+    }
+
+    /// `[general]` and `[tcp]` by name, as SHOW CONFIG has them; `default` where nothing is set.
+    pub fn entries(&self) -> Vec<(String, String)> {
+        let general = toml::Table::try_from(&self.general).unwrap_or_default();
+        let tcp = toml::Table::try_from(&self.tcp).unwrap_or_default();
+        let general = keys::fields_of::<General>()
+            .iter()
+            .map(|name| ("", *name, &general));
+        let tcp = keys::fields_of::<Tcp>()
+            .iter()
+            .map(|name| ("tcp_", *name, &tcp));
+        let mut entries: Vec<_> = general
+            .chain(tcp)
+            .filter(|(_, name, _)| *name != "max_pool_size")
+            .map(|(prefix, name, table)| {
+                let value = match table.get(name) {
+                    Some(toml::Value::String(text)) => text.clone(),
+                    Some(other) => other.to_string(),
+                    None => "default".to_owned(),
+                };
+                (format!("{prefix}{name}"), value)
+            })
+            .collect();
+        entries.sort();
+        entries
     }
 
     /// Names of the logical databases, in order of appearance.

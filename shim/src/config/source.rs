@@ -43,6 +43,28 @@ impl<'t> Source<'t> {
         format!("{}, line {}", self.file, line_of(self.text, span.start))
     }
 
+    /// Settings of `[general]` that count before those of the file; see [`general_literal`].
+    pub(super) fn set_general(&mut self, literal: &'t str) {
+        let Ok(literal) = DeTable::parse(literal) else {
+            return;
+        };
+        for (name, section) in literal.into_inner() {
+            let general = self
+                .root
+                .get_mut()
+                .entry(name)
+                .or_insert_with(|| Spanned::new(0..0, DeValue::Table(DeTable::new())));
+            if let (DeValue::Table(ours), DeValue::Table(theirs)) =
+                (general.get_mut(), section.into_inner())
+            {
+                for (name, value) in theirs {
+                    ours.remove(&name);
+                    ours.insert(name, value);
+                }
+            }
+        }
+    }
+
     /// The file as a value. What has a wrong type or is missing goes to the report; the rest is
     /// read without it, so that one round shows everything.
     pub(super) fn read<T: DeserializeOwned + Default>(&self, report: &mut Report) -> T {
@@ -60,6 +82,18 @@ impl<'t> Source<'t> {
             }
         }
         T::default()
+    }
+}
+
+/// A setting as the file would have it. What is no value of TOML is meant as a string.
+pub(super) fn general_literal(name: &str, value: &str) -> String {
+    let plain = format!("[general]\n{name} = {value}\n");
+    match DeTable::parse(&plain) {
+        Ok(_) => plain,
+        Err(_) => {
+            let quoted = toml::Value::String(value.to_owned());
+            format!("[general]\n{name} = {quoted}\n")
+        }
     }
 }
 

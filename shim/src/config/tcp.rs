@@ -1,11 +1,11 @@
 //! `[tcp]`: how dead peers are found out.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::Ms;
 
 /// Settings of the sockets, towards clients and nodes alike.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Tcp {
     /// Whether silent connections are probed.

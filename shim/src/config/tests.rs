@@ -314,3 +314,34 @@ fn an_idle_key_is_not_one_that_is_read() {
             == 3
     );
 }
+
+#[test]
+fn a_setting_of_the_operator_counts_before_the_file() {
+    let with = |name: &str, value: &str| {
+        let set = [(name.to_owned(), value.to_owned())];
+        let text = format!("[general]\nport = 1\ncheckout_timeout = 5\n{NODES}");
+        Config::parse_with(&text, USERS, &set)
+    };
+    let config = with("checkout_timeout", "7").unwrap();
+    assert_eq!(
+        (config.general.checkout_timeout, config.general.port),
+        (Ms(7), 1)
+    );
+    let split = with("read_write_split", "exclude_primary").unwrap();
+    assert_eq!(
+        split.general.read_write_split,
+        ReadWriteSplit::ExcludePrimary
+    );
+    assert!(problem_of(with("checkout_timeot", "7")).contains("did you mean checkout_timeout?"));
+    assert!(problem_of(with("checkout_timeout", "soon")).contains("invalid type"));
+    let shown = split.entries();
+    let value = |name: &str| {
+        shown
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
+    };
+    assert_eq!(value("read_write_split"), Some("exclude_primary"));
+    assert_eq!(value("query_timeout"), Some("default"));
+    assert_eq!(value("tcp_retries"), Some("3"));
+}

@@ -51,8 +51,6 @@ pub struct User {
     pub lock_timeout: Option<u64>,
     /// Transactions are read-only unless they say otherwise.
     pub read_only: Option<bool>,
-    /// Statements that need more than one shard are refused; `cross_shard_disabled` when absent.
-    pub cross_shard_disabled: Option<bool>,
     /// The shim watches the nodes and does topology tasks as this user.
     #[serde(default)]
     pub schema_admin: bool,

@@ -3,6 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `session` | TLS over a socket that is never waited for inside |
+//! | `tcp` | options of the sockets |
 //!
 //! A [`Stream`] has the calls of a [`TcpStream`], so that whoever moves bytes need not know
 //! whether they are encrypted on the way.
@@ -17,8 +18,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest, ReadBuf, Rea
 use tokio::net::TcpStream;
 
 mod session;
+mod tcp;
 
 use session::Tls;
+
+pub use tcp::TcpSettings;
 
 /// A connection, bare or encrypted.
 pub struct Stream {

@@ -22,6 +22,7 @@ use super::node::Node;
 use super::observed::NodeState;
 use super::position::Role;
 use super::refresh::{self, Flight};
+use super::retire::House;
 use super::settings::Settings;
 use super::topology::{Address, Topology};
 use super::{install, instances, sweep, trouble};
@@ -35,7 +36,7 @@ pub struct Cluster {
     instance_id: String,
     settings: ArcSwap<Settings>,
     login: Arc<Login>,
-    nodes: RwLock<BTreeMap<Address, Arc<Node>>>,
+    pub(super) nodes: RwLock<BTreeMap<Address, Arc<Node>>>,
     topology: ArcSwap<Topology>,
     behind: ArcSwap<Vec<ShardNumber>>,
     /// Counts stored topologies, for those who wait for a change.
@@ -45,6 +46,7 @@ pub struct Cluster {
     flight: Flight,
     lookups: Lookups,
     coordinator: Coordinator,
+    pub(super) house: House,
     stop: CancellationToken,
     work: TaskTracker,
 }
@@ -76,6 +78,7 @@ impl Cluster {
             flight: Flight::default(),
             lookups,
             coordinator: Coordinator::new(),
+            house: House::default(),
             stop: CancellationToken::new(),
             work: TaskTracker::new(),
             login,
@@ -83,8 +86,7 @@ impl Cluster {
             instance_id: settings.instance.instance_id.clone(),
             settings: ArcSwap::from_pointee(settings),
         });
-        let prepared = install::prepare(&cluster).await;
-        if let Err(fault) = prepared {
+        if let Err(fault) = install::prepare(&cluster).await {
             cluster.stop.cancel();
             return Err(fault);
         }

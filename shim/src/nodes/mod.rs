@@ -16,6 +16,7 @@
 //! | `lookup` | placement by a query, cached |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
 //! | `recovery`, `sweep` | finishing abandoned two-phase transactions: the rule, the hands |
+//! | `retire` | the end of a database: its clients leave first |
 //! | `instances`, `tasks`, `slots` | registry, task functions, replication slots |
 //! | `control`, `trouble` | control connections, and their errors |
 
@@ -27,6 +28,7 @@ mod lookup;
 mod monitor;
 mod node;
 mod refresh;
+mod retire;
 mod rules;
 mod sweep;
 mod trouble;
@@ -47,6 +49,7 @@ pub use cluster::Cluster;
 pub use gid::Gid;
 pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};
+pub use retire::Guest;
 pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
 pub use topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 

@@ -114,7 +114,7 @@ impl Settings {
     /// What the files say about one logical database. `None` without a user to log in with.
     pub fn from_config(config: &Config, database: &str, instance: Instance) -> Option<Self> {
         let user = config.control_user(database)?;
-        Some(Self {
+        let mut settings = Self {
             database: database.to_owned(),
             nodes: config.nodes(database).map(declared_node).collect(),
             sharded: config
@@ -142,6 +142,22 @@ impl Settings {
             lookup_timeout: LOOKUP_TIMEOUT,
             lookup_cache_bytes: LOOKUP_CACHE_BYTES,
             instance,
+        };
+        let version = &settings.instance.version;
+        settings.instance.version = format!("{version}+{:08x}", settings.fingerprint());
+        Some(settings)
+    }
+
+    /// What is declared about placement, as a number: shims of a fleet whose numbers differ would
+    /// declare different things. It stands behind the `+` of the version in `pgdog.instances`.
+    fn fingerprint(&self) -> u32 {
+        let declared = format!(
+            "{:?} {:?} {:?} {}",
+            self.sharded, self.omnisharded, self.unlisted, self.two_phase_commit
+        );
+        // FNV-1a.
+        declared.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
+            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         })
     }
 }
@@ -265,6 +281,17 @@ schema_admin = true
         );
         assert_eq!(prod.sharded[0].lookup_result, "shard");
         assert_eq!(prod.sharded[0].mapping, None);
+    }
+
+    #[test]
+    fn the_version_tells_whether_declarations_are_the_same() {
+        let version = |settings: &Settings| settings.instance.version.clone();
+        let one = settings("prod").expect("has users");
+        let mut other = settings("prod").expect("has users");
+        assert_eq!(version(&one), version(&other));
+        other.omnisharded.pop();
+        assert_ne!(one.fingerprint(), other.fingerprint());
+        assert!(version(&one).starts_with("0+"));
     }
 
     #[test]

@@ -58,9 +58,15 @@ pub enum Counted {
     Primary,
     /// Statements that went to a replica.
     Replica,
+    /// Microseconds from a message to the end of its answer.
+    QueryTime,
+    /// Microseconds from the beginning of transactions to their end.
+    TransactionTime,
+    /// Microseconds of waiting for server connections.
+    WaitTime,
 }
 
-const KINDS: usize = 7;
+const KINDS: usize = 10;
 
 /// Counters by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,11 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-
-use tokio::sync::OwnedSemaphorePermit;
+use std::time::Duration;
 
 use super::conn::Conn;
 use super::pool::Pool;
+use super::turns::Turn;
 
 /// A [`Conn`] that goes back to its pool when dropped, or is closed if it isn't at rest outside
 /// a transaction.
@@ -15,23 +15,30 @@ use super::pool::Pool;
 #[derive(Debug)]
 pub struct Lease {
     /// `None` only while being dropped.
-    held: Option<(Box<Conn>, OwnedSemaphorePermit)>,
+    held: Option<(Box<Conn>, Turn)>,
     generation: u64,
     pool: Arc<Pool>,
+    waited: Duration,
 }
 
 impl Lease {
-    pub(super) fn new(
-        conn: Box<Conn>,
-        generation: u64,
-        permit: OwnedSemaphorePermit,
-        pool: Arc<Pool>,
-    ) -> Self {
+    pub(super) fn new(conn: Box<Conn>, generation: u64, turn: Turn, pool: Arc<Pool>) -> Self {
         Self {
-            held: Some((conn, permit)),
+            held: Some((conn, turn)),
             generation,
             pool,
+            waited: Duration::ZERO,
         }
+    }
+
+    pub(super) fn after(mut self, waited: Duration) -> Self {
+        self.waited = waited;
+        self
+    }
+
+    /// How long it took until there was a turn.
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Closes the connection instead of giving it back.
@@ -63,8 +70,8 @@ impl DerefMut for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some((conn, permit)) = self.held.take() {
-            self.pool.take_back(conn, self.generation, permit);
+        if let Some((conn, turn)) = self.held.take() {
+            self.pool.take_back(conn, self.generation, turn);
         }
     }
 }

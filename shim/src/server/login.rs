@@ -7,12 +7,12 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use pgdog_core::fault::Fault;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use super::conn::Conn;
+use super::settings::PoolSettings;
 use super::{Endpoint, Login, faults};
-use crate::net::Stream;
+use crate::net::{Stream, TcpSettings};
 use crate::proto::backend::tag;
 use crate::proto::{ErrorFields, Frame, answer, frontend, md5, startup};
 
@@ -30,20 +30,25 @@ impl Conn {
         login: &Login,
         limit: Duration,
     ) -> Result<Self, Fault> {
-        Self::open(Arc::new(endpoint.clone()), login, limit, PREPARED_LIMIT).await
+        let settings = PoolSettings::default();
+        Self::open(Arc::new(endpoint.clone()), login, limit, &settings).await
     }
 
     pub(super) async fn open(
         endpoint: Arc<Endpoint>,
         login: &Login,
         limit: Duration,
-        prepared_limit: usize,
+        settings: &PoolSettings,
     ) -> Result<Self, Fault> {
         let opened = tokio::time::timeout(limit, async {
-            let io = dial(&endpoint)
+            let io = dial(&endpoint, &settings.tcp)
                 .await
                 .map_err(|error| faults::cannot_connect(&endpoint, error))?;
-            let mut conn = Conn::new(Stream::new(io), endpoint.clone(), prepared_limit);
+            let mut conn = Conn::new(
+                Stream::new(io),
+                endpoint.clone(),
+                settings.prepared_statements_limit,
+            );
             conn.log_in(login).await.map_err(faults::during_login)?;
             Ok(conn)
         });
@@ -179,12 +184,9 @@ impl Conn {
     }
 }
 
-async fn dial(endpoint: &Endpoint) -> io::Result<TcpStream> {
+async fn dial(endpoint: &Endpoint, tcp: &TcpSettings) -> io::Result<TcpStream> {
     let io = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
     io.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10));
-    SockRef::from(&io).set_tcp_keepalive(&keepalive)?;
+    tcp.apply(&io)?;
     Ok(io)
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Pools ── one Pool per (endpoint, user, startup parameters)
-//!              │ checkout: fair queue, then an idle Conn or a new one
+//!              │ checkout: a turn (fair queue), then an idle Conn or a new one
 //!              ▼
 //!            Lease ── derefs to Conn ── send / recv / settle_ahead / simple
 //!              │ dropped
@@ -31,7 +31,9 @@ mod login;
 mod pool;
 mod pools;
 mod prepared;
+mod settings;
 mod stats;
+mod turns;
 
 pub use ahead::{Ahead, Guard, Guarded, Settled};
 pub use answer::Answer;
@@ -40,8 +42,10 @@ pub use conn::{Conn, Head};
 pub use lease::Lease;
 pub use ledger::Copying;
 pub use pool::Pool;
-pub use pools::{PoolSettings, Pools};
+pub use pools::Pools;
+pub use settings::{PoolLimits, PoolSettings};
 pub use stats::{PoolStats, ServerState, ServerStats};
+pub use turns::{Claim, Leader};
 
 /// Where a server listens and the name of the database there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,8 +74,6 @@ pub struct Login {
     /// Startup parameters that make a connection what it is (`options`, `client_encoding`, …),
     /// sorted by the caller. `pgdog.report_commit_lsn = on` is added by the connection itself.
     pub params: Vec<(String, String)>,
-    /// Size of the pool, when it isn't the default.
-    pub pool_size: Option<usize>,
 }
 
 impl fmt::Debug for Login {

@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::Incarnation;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, watch};
 
 use super::conn::Conn;
 use super::lease::Lease;
-use super::pools::PoolSettings;
+use super::settings::{PoolLimits, PoolSettings};
 use super::stats::{PoolStats, ServerInfo, ServerStats, lock};
+use super::turns::{Claim, Turn, Turns};
 use super::{Endpoint, Login, faults};
 
 /// How long a reset may take before the connection is closed instead.
 const RESET_LIMIT: Duration = Duration::from_secs(5);
 
-/// See the module. Permits bound the connections that are lent or being reset; a permit is held
-/// from checkout until the connection is back among the idle ones or closed. Tokio's semaphore
-/// is first come, first served.
+/// See the module. A turn is held from checkout until the connection is back among the idle ones or
+/// closed; a new connection is opened only by somebody whose turn it is and who finds no idle one.
+/// So there are never more connections than turns.
 #[derive(Debug)]
 pub struct Pool {
     endpoint: Arc<Endpoint>,
     login: ArcSwap<Login>,
-    settings: PoolSettings,
-    size: usize,
-    permits: Arc<Semaphore>,
-    /// As many again, for those who hold a connection of another pool meanwhile: two transactions
-    /// that each wait for what the other one holds would wait for ever.
-    reserve: Arc<Semaphore>,
+    settings: Arc<ArcSwap<PoolSettings>>,
+    limits: ArcSwap<PoolLimits>,
+    turns: Arc<Turns>,
+    /// While true, nobody who has no connection yet gets one.
+    paused: watch::Sender<bool>,
     /// The most recently used is at the back and is taken first, so that a quiet pool shrinks.
     idle: Mutex<VecDeque<Idle>>,
     servers: Mutex<Vec<Weak<ServerInfo>>>,
@@ -62,15 +62,20 @@ struct Counters {
 }
 
 impl Pool {
-    pub(super) fn new(endpoint: &Endpoint, login: &Login, settings: PoolSettings) -> Self {
-        let size = login.pool_size.unwrap_or(settings.size).max(1);
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        login: &Login,
+        settings: Arc<ArcSwap<PoolSettings>>,
+        lead: Arc<Semaphore>,
+    ) -> Self {
+        let limits = settings.load().limits(endpoint, &login.user);
         Self {
             endpoint: Arc::new(endpoint.clone()),
             login: ArcSwap::from_pointee(login.clone()),
             settings,
-            size,
-            permits: Arc::new(Semaphore::new(size)),
-            reserve: Arc::new(Semaphore::new(size)),
+            turns: Turns::new(limits.size.max(1), lead),
+            limits: ArcSwap::from_pointee(limits),
+            paused: watch::Sender::new(false),
             idle: Mutex::default(),
             servers: Mutex::default(),
             generation: AtomicU64::new(0),
@@ -85,27 +90,30 @@ impl Pool {
     }
 
     /// Lends a connection at rest outside any transaction, waiting up to `limit` for a turn and
-    /// for the login.
+    /// for the login. A pause of the pool does not count.
     ///
     /// Cancel safety: dropping the future leaves the queue and gives back what it had.
     ///
     /// # Errors
     /// When no turn came in time, or the server can't be reached.
     pub async fn checkout(self: &Arc<Self>, limit: Duration) -> Result<Lease, Fault> {
-        self.lend(limit, false).await
+        self.checkout_for(Claim::Alone, limit).await
     }
 
-    /// As [`Pool::checkout`], for somebody who holds a connection of another pool meanwhile: there
-    /// may be twice as many connections as the pool's size for these.
+    /// As [`Pool::checkout`], for somebody who may need connections of other pools meanwhile.
     ///
     /// # Errors
     /// As [`Pool::checkout`].
-    pub async fn checkout_another(self: &Arc<Self>, limit: Duration) -> Result<Lease, Fault> {
-        self.lend(limit, true).await
-    }
-
-    async fn lend(self: &Arc<Self>, limit: Duration, another: bool) -> Result<Lease, Fault> {
-        let (permit, waited) = self.turn(limit, another).await?;
+    pub async fn checkout_for(
+        self: &Arc<Self>,
+        claim: Claim<'_>,
+        limit: Duration,
+    ) -> Result<Lease, Fault> {
+        if !matches!(claim, Claim::Several { holds: true, .. }) && *self.paused.borrow() {
+            // An error would mean that the pool is gone, and with it the pause.
+            let _ = self.paused.subscribe().wait_for(|paused| !paused).await;
+        }
+        let (turn, waited) = self.turn(claim, limit).await?;
         let generation = self.generation.load(Ordering::SeqCst);
         let conn = match self.take_idle() {
             Some(conn) => conn,
@@ -114,30 +122,19 @@ impl Pool {
         self.counters.checkouts.fetch_add(1, Ordering::Relaxed);
         self.counters.active.fetch_add(1, Ordering::Relaxed);
         conn.info.set_lent(true);
-        Ok(Lease::new(conn, generation, permit, self.clone()))
+        let lease = Lease::new(conn, generation, turn, self.clone());
+        Ok(lease.after(waited))
     }
 
-    /// A permit, and how long it took; the clock is only looked at when there is a queue.
-    async fn turn(
-        &self,
-        limit: Duration,
-        another: bool,
-    ) -> Result<(OwnedSemaphorePermit, Duration), Fault> {
-        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
-            return Ok((permit, Duration::ZERO));
-        }
-        if another && let Ok(permit) = self.reserve.clone().try_acquire_owned() {
-            return Ok((permit, Duration::ZERO));
+    /// A turn, and how long it took; the clock is only looked at when there is a queue.
+    async fn turn(&self, claim: Claim<'_>, limit: Duration) -> Result<(Turn, Duration), Fault> {
+        if let Some(turn) = self.turns.try_take(&claim) {
+            return Ok((turn, Duration::ZERO));
         }
         let begun = Instant::now();
         let _waiting = Waiting::new(&self.counters);
-        let permit = tokio::time::timeout(limit, self.permits.clone().acquire_owned()).await;
-        let waited = begun.elapsed();
-        self.counters
-            .waited_us
-            .fetch_add(waited.as_micros() as u64, Ordering::Relaxed);
-        match permit {
-            Ok(permit) => Ok((permit.expect("the semaphore is never closed"), waited)),
+        match tokio::time::timeout(limit, self.turns.take(claim)).await {
+            Ok(turn) => Ok((turn, begun.elapsed())),
             Err(_) => {
                 self.counters.errors.fetch_add(1, Ordering::Relaxed);
                 let user = &self.login.load().user;
@@ -157,12 +154,11 @@ impl Pool {
 
     async fn open(&self, limit: Duration) -> Result<Box<Conn>, Fault> {
         let login = self.login.load_full();
-        let limit = self
-            .settings
+        let settings = self.settings.load_full();
+        let limit = settings
             .connect_timeout
             .min(limit.max(Duration::from_millis(1)));
-        let prepared = self.settings.prepared_statements_limit;
-        let opened = Conn::open(self.endpoint.clone(), &login, limit, prepared).await;
+        let opened = Conn::open(self.endpoint.clone(), &login, limit, &settings).await;
         match &opened {
             Ok(conn) => {
                 self.counters.connects.fetch_add(1, Ordering::Relaxed);
@@ -178,48 +174,40 @@ impl Pool {
     }
 
     /// A lease ended. What can't be used again is closed.
-    pub(super) fn take_back(
-        self: &Arc<Self>,
-        conn: Box<Conn>,
-        generation: u64,
-        permit: OwnedSemaphorePermit,
-    ) {
+    pub(super) fn take_back(self: &Arc<Self>, conn: Box<Conn>, generation: u64, turn: Turn) {
         self.counters.active.fetch_sub(1, Ordering::Relaxed);
         conn.info.set_lent(false);
-        if !conn.is_reusable() || !self.is_current(&conn, generation) {
-            drop(permit);
-            return close(conn);
+        let outlived = conn.info.age() >= self.limits.load().lifetime;
+        if !conn.is_reusable() || outlived || !self.is_current(&conn, generation) {
+            return close(conn, Some(turn));
         }
         if !conn.is_dirty() {
-            return self.keep(conn, generation, permit);
+            return self.keep(conn, generation, turn);
         }
-        // The next client waits for the permit, not for this task by name: the queue stays fair.
+        // The next client waits for the turn, not for this task by name: the queue stays fair.
         let pool = self.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                if let Some(conn) = reset(conn).await {
-                    pool.keep(conn, generation, permit);
+                match reset(conn).await {
+                    Ok(conn) => pool.keep(conn, generation, turn),
+                    Err(conn) => close(conn, Some(turn)),
                 }
             });
         }
     }
 
-    fn keep(&self, mut conn: Box<Conn>, generation: u64, permit: OwnedSemaphorePermit) {
+    fn keep(&self, mut conn: Box<Conn>, generation: u64, turn: Turn) {
         conn.shrink();
-        let mut idle = lock(&self.idle);
-        if idle.len() >= self.size {
-            // One of the reserve.
-            drop(permit);
-            return close(conn);
+        if self.turns.is_shrinking() {
+            return close(conn, Some(turn));
         }
-        idle.push_back(Idle {
+        lock(&self.idle).push_back(Idle {
             conn,
             generation,
             since: Instant::now(),
         });
-        drop(idle);
-        // After the connection is there: who gets the permit finds it.
-        drop(permit);
+        // After the connection is there: who gets the turn finds it.
+        drop(turn);
     }
 
     fn is_current(&self, conn: &Conn, generation: u64) -> bool {
@@ -235,12 +223,22 @@ impl Pool {
     pub fn close_all(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         let idle = std::mem::take(&mut *lock(&self.idle));
-        idle.into_iter().for_each(|idle| close(idle.conn));
+        idle.into_iter().for_each(|idle| close(idle.conn, None));
     }
 
     /// Only connections to this server start may be lent from now on.
     pub fn retire_others(&self, current: &Incarnation) {
         *lock(&self.current) = Some(current.clone());
+    }
+
+    /// Nobody who has no connection gets one until [`Pool::resume`].
+    pub(super) fn pause(&self) {
+        self.paused.send_replace(true);
+    }
+
+    /// Ends a pause.
+    pub(super) fn resume(&self) {
+        self.paused.send_replace(false);
     }
 
     pub(super) fn set_login(&self, login: &Login) {
@@ -249,26 +247,73 @@ impl Pool {
         }
     }
 
-    /// Closes what was idle for too long.
+    /// Takes the bounds that the settings have for this pool now.
+    pub(super) fn adjust(&self) {
+        let user = self.login.load().user.clone();
+        let limits = self.settings.load().limits(&self.endpoint, &user);
+        if **self.limits.load() == limits {
+            return;
+        }
+        self.turns.resize(limits.size.max(1));
+        self.limits.store(Arc::new(limits));
+        let mut surplus = Vec::new();
+        let mut idle = lock(&self.idle);
+        while idle.len() + self.turns.taken() > limits.size {
+            let Some(oldest) = idle.pop_front() else {
+                break;
+            };
+            surplus.push(oldest);
+        }
+        drop(idle);
+        surplus.into_iter().for_each(|idle| close(idle.conn, None));
+    }
+
+    /// Closes what was idle or open for too long.
     pub(super) fn expire(&self) {
+        let limits = self.limits.load();
         let mut expired = Vec::new();
         {
             let mut idle = lock(&self.idle);
             // The front is the one that was used longest ago.
-            while idle.front().is_some_and(|idle| self.is_expired(idle)) {
-                expired.extend(idle.pop_front());
+            for one in std::mem::take(&mut *idle) {
+                let unwanted = one.since.elapsed() >= limits.idle_timeout;
+                let left = idle.len() + self.turns.taken();
+                let outlived = one.conn.info.age() >= limits.lifetime;
+                let useless = outlived || !self.is_current(&one.conn, one.generation);
+                match useless || (unwanted && left >= limits.min) {
+                    true => expired.push(one),
+                    false => idle.push_back(one),
+                }
             }
         }
-        expired.into_iter().for_each(|idle| close(idle.conn));
+        expired.into_iter().for_each(|idle| close(idle.conn, None));
     }
 
-    fn is_expired(&self, idle: &Idle) -> bool {
-        idle.since.elapsed() >= self.settings.idle_timeout
-            || !self.is_current(&idle.conn, idle.generation)
+    /// Opens one connection if the pool is in use and has fewer than it should keep.
+    pub(super) fn fill(self: &Arc<Self>) {
+        let used = self.counters.connects.load(Ordering::Relaxed) > 0;
+        let wanted = self.limits.load().min.min(self.turns.size());
+        let open = lock(&self.idle).len() + self.turns.taken();
+        if !used || open >= wanted || *self.paused.borrow() {
+            return;
+        }
+        let Some(turn) = self.turns.try_take(&Claim::Alone) else {
+            return;
+        };
+        let pool = self.clone();
+        tokio::spawn(async move {
+            let generation = pool.generation.load(Ordering::SeqCst);
+            let limit = pool.settings.load().connect_timeout;
+            // A server that is not there is no news: the next client is told.
+            if let Ok(conn) = pool.open(limit).await {
+                pool.keep(conn, generation, turn);
+            }
+        });
     }
 
     /// For SHOW POOLS.
     pub fn stats(&self) -> PoolStats {
+        let limits = self.limits.load();
         let waiters = lock(&self.counters.waiters);
         let maxwait = waiters.first_key_value().map(|(_, since)| since.elapsed());
         let cl_waiting = waiters.len();
@@ -276,7 +321,9 @@ impl Pool {
         PoolStats {
             endpoint: (*self.endpoint).clone(),
             user: self.login.load().user.clone(),
-            size: self.size,
+            size: self.turns.size(),
+            min: limits.min,
+            paused: *self.paused.borrow(),
             cl_waiting,
             sv_idle: lock(&self.idle).len(),
             sv_active: self.counters.active.load(Ordering::Relaxed),
@@ -300,21 +347,19 @@ impl Pool {
     }
 }
 
-/// Makes a connection as new, or closes it.
-async fn reset(mut conn: Box<Conn>) -> Option<Box<Conn>> {
+/// Makes a connection as new, or gives it back as one of no use.
+async fn reset(mut conn: Box<Conn>) -> Result<Box<Conn>, Box<Conn>> {
     let done = tokio::time::timeout(RESET_LIMIT, conn.simple("DISCARD ALL")).await;
     if matches!(done, Ok(Ok(_))) {
         conn.note_reset();
-        return Some(conn);
+        return Ok(conn);
     }
-    close(conn);
-    None
+    Err(conn)
 }
 
-/// Ends a connection. One that still runs a statement is cancelled first: the server would not
-/// notice the closed socket before the statement ends. Meanwhile the server has one connection
-/// more than the pool counts.
-fn close(mut conn: Box<Conn>) {
+/// Ends a connection, and with it the turn. One that still runs a statement is cancelled first: the
+/// server would not notice the closed socket before the statement ends.
+fn close(mut conn: Box<Conn>, turn: Option<Turn>) {
     let busy = conn.may_be_running();
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
@@ -326,6 +371,8 @@ fn close(mut conn: Box<Conn>) {
         } else {
             conn.say_goodbye();
         }
+        drop(conn);
+        drop(turn);
     });
 }
 
@@ -345,6 +392,11 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        lock(&self.counters.waiters).remove(&self.ticket);
+        if let Some(since) = lock(&self.counters.waiters).remove(&self.ticket) {
+            let waited_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.counters
+                .waited_us
+                .fetch_add(waited_us, Ordering::Relaxed);
+        }
     }
 }

@@ -18,6 +18,10 @@ pub struct PoolStats {
     pub user: String,
     /// Most connections it may have.
     pub size: usize,
+    /// Connections that it keeps when idle.
+    pub min: usize,
+    /// Nobody gets a connection for now.
+    pub paused: bool,
     /// Clients waiting for a connection.
     pub cl_waiting: usize,
     /// Connections that nobody uses.
@@ -76,8 +80,12 @@ pub struct ServerStats {
     pub state: ServerState,
     /// Since when it is open.
     pub age: Duration,
+    /// Since when it is lent, or is not.
+    pub rest: Duration,
     /// Batches answered.
     pub batches: u64,
+    /// Batches after which no transaction was open.
+    pub transactions: u64,
     /// Statements prepared on it.
     pub prepared: usize,
 }
@@ -90,6 +98,9 @@ pub(super) struct ServerInfo {
     lent: AtomicU8,
     tx: AtomicU8,
     batches: AtomicU64,
+    transactions: AtomicU64,
+    /// Microseconds from the opening to the last time it was lent or given back.
+    turned_us: AtomicU64,
     prepared: AtomicUsize,
 }
 
@@ -101,8 +112,15 @@ impl ServerInfo {
             lent: AtomicU8::new(0),
             tx: AtomicU8::new(TxStatus::Idle.byte()),
             batches: AtomicU64::new(0),
+            transactions: AtomicU64::new(0),
+            turned_us: AtomicU64::new(0),
             prepared: AtomicUsize::new(0),
         }
+    }
+
+    /// How long the connection has been open.
+    pub(super) fn age(&self) -> Duration {
+        self.opened.elapsed()
     }
 
     pub(super) fn set_identity(&self, pid: i32, incarnation: Option<Incarnation>) {
@@ -111,10 +129,15 @@ impl ServerInfo {
 
     pub(super) fn set_lent(&self, lent: bool) {
         self.lent.store(lent.into(), Ordering::Relaxed);
+        let us = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.turned_us.store(us, Ordering::Relaxed);
     }
 
     pub(super) fn note_batch(&self, tx: TxStatus, prepared: usize) {
         self.batches.fetch_add(1, Ordering::Relaxed);
+        if tx == TxStatus::Idle {
+            self.transactions.fetch_add(1, Ordering::Relaxed);
+        }
         self.tx.store(tx.byte(), Ordering::Relaxed);
         self.prepared.store(prepared, Ordering::Relaxed);
     }
@@ -135,6 +158,10 @@ impl ServerInfo {
             incarnation,
             state,
             age: self.opened.elapsed(),
+            rest: self.opened.elapsed().saturating_sub(Duration::from_micros(
+                self.turned_us.load(Ordering::Relaxed),
+            )),
+            transactions: self.transactions.load(Ordering::Relaxed),
             batches: self.batches.load(Ordering::Relaxed),
             prepared: self.prepared.load(Ordering::Relaxed),
         }

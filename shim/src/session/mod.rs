@@ -16,12 +16,14 @@
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
 //! | `call` | a function call |
+//! | `idle` | waiting for the client |
 //! | `effects`, `last_route` | what a statement that ran changes about the session |
-//! | `prepared`, `services` | what sessions share |
+//! | `prepared`, `services`, `seats`, `bans` | what sessions share |
 //! | `admin` | the admin database |
 
 mod admin;
 mod auth;
+mod bans;
 mod batch;
 mod call;
 mod client;
@@ -35,6 +37,7 @@ mod execute;
 mod fanout;
 mod faults;
 mod forward;
+mod idle;
 mod intercept;
 mod last_route;
 mod local;
@@ -44,6 +47,7 @@ mod party;
 mod prepared;
 mod read;
 mod script;
+mod seats;
 mod services;
 mod settings;
 mod startup;
@@ -54,8 +58,8 @@ mod words;
 mod work;
 
 use std::collections::BTreeMap;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::Instant;
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
@@ -63,16 +67,17 @@ use pgdog_core::lsn::{Lsn, Token};
 
 use batch::{Batch, End, Names, split};
 use client::{Client, Gone, Mark};
+use idle::Signals;
 use last_route::LastRoute;
 use params::Params;
 use party::Participant;
 use steps::Input;
 use tx::Tx;
 
-use crate::nodes::{Address, Cluster, Topology};
+use crate::nodes::{Address, Cluster, Guest, Topology};
 use crate::observe::{self, ClientState, Counted};
 use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
-use crate::server::{Login, Pool};
+use crate::server::{Leader, Login, Pool};
 
 pub use param_values::Values;
 pub use services::{AdminHandler, AdminReply, AdminResult, Services};
@@ -91,6 +96,8 @@ struct Session<'a> {
     services: Arc<Services>,
     settings: Arc<Settings>,
     cluster: Arc<Cluster>,
+    guest: Guest,
+    account: Account,
     login: Login,
     seen: Arc<observe::Client>,
     cancel_key: CancelKey,
@@ -107,6 +114,8 @@ struct Session<'a> {
     pinned: Option<Participant>,
     names: Names,
     pools: Vec<(Arc<Address>, Arc<Pool>)>,
+    /// Whether this client leads among those who want connections of several pools.
+    leader: Leader,
     /// Positions of the last commit, as `SHOW pgdog.commit_lsn` prints them.
     commit_token: Token,
     /// Floor raised by own commits, for `pgdog.read_your_writes = session`.
@@ -122,6 +131,8 @@ struct Session<'a> {
     state_lost: Option<&'static str>,
     /// Placement or definitions changed in the open transaction.
     reshaped: bool,
+    /// When the open transaction began.
+    tx_since: Option<Instant>,
     /// Where the answers to the current message begin.
     message_mark: Mark,
     /// The current message is a simple query.
@@ -135,9 +146,14 @@ impl<'a> Session<'a> {
         client: &'a mut Client,
         services: Arc<Services>,
         cluster: Arc<Cluster>,
-        login: Login,
+        account: Account,
         seen: Arc<observe::Client>,
     ) -> Self {
+        let login = Login {
+            user: account.server_user.clone(),
+            password: account.server_password.clone(),
+            params: account.params.clone(),
+        };
         let (cancel_key, running) = services.enter_cancel();
         let settings = services.settings.load_full();
         let message_mark = client.mark();
@@ -146,7 +162,9 @@ impl<'a> Session<'a> {
             params: Params::new(settings.values.clone()),
             settings,
             services,
+            guest: cluster.guest(),
             cluster,
+            account,
             login,
             seen,
             cancel_key,
@@ -158,6 +176,7 @@ impl<'a> Session<'a> {
             pinned: None,
             names: Names::default(),
             pools: Vec::new(),
+            leader: Leader::default(),
             commit_token: Token::default(),
             own_floor: Token::default(),
             last_route: LastRoute::None,
@@ -166,6 +185,7 @@ impl<'a> Session<'a> {
             sync_ignored: false,
             state_lost: None,
             reshaped: false,
+            tx_since: None,
             message_mark,
             simple_message: false,
             shape: String::new(),
@@ -174,10 +194,10 @@ impl<'a> Session<'a> {
 
     /// Serves the client until it leaves.
     async fn run(&mut self) -> Result<(), Gone> {
-        let shutdown = self.services.shutdown.clone();
-        let mut shutdown = pin!(shutdown.cancelled());
+        let mut signals = Signals::of(&self.services, &self.cluster);
         loop {
-            let first = self.next_message(shutdown.as_mut()).await?;
+            let first = self.next_message(&mut signals).await?;
+            let begun = Instant::now();
             self.settings = self.services.settings.load_full();
             self.seen.set_state(ClientState::Active);
             self.message_mark = self.client.mark();
@@ -211,50 +231,11 @@ impl<'a> Session<'a> {
             }
             self.client.flush().await?;
             self.note_traffic();
+            self.note_times(begun);
             self.seen.set_state(match self.tx.is_open() {
                 true => ClientState::IdleInTransaction,
                 false => ClientState::Idle,
             });
-        }
-    }
-
-    /// Waits for the client, and meanwhile for the end of the process and for notifications.
-    async fn next_message(
-        &mut self,
-        mut shutdown: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<Frame, Gone> {
-        if let Some(frame) = self.put_aside.take() {
-            return Ok(frame);
-        }
-        loop {
-            let may_end = !self.tx.is_open();
-            let notified = async {
-                match &mut self.pinned {
-                    Some(pinned) => pinned.lease.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                message = self.client.read() => return message,
-                () = shutdown.as_mut(), if may_end => {
-                    let fault = Fault::ShuttingDown { who: "the proxy".to_owned() };
-                    return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
-                }
-                frame = notified => match frame {
-                    Ok(frame) if frame.tag() == backend::tag::NOTIFICATION
-                        || frame.tag() == backend::tag::NOTICE => {
-                        frame.encode(&mut self.client.out);
-                        self.client.flush().await?;
-                    }
-                    Ok(_) => {}
-                    Err(fault) => {
-                        // What was pinned (LISTEN, temporary tables) is lost: going on would
-                        // pretend that it is still there.
-                        return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
-                    }
-                },
-            }
         }
     }
 

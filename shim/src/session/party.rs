@@ -11,9 +11,9 @@ use super::settings::Keep;
 use super::tx::Block;
 use super::{Session, faults};
 use crate::nodes::{Address, Topology};
-use crate::observe::ClientState;
+use crate::observe::{ClientState, Counted};
 use crate::proto::TxStatus;
-use crate::server::{Ahead, Endpoint, Lease};
+use crate::server::{Ahead, Claim, Endpoint, Lease};
 
 /// Primary or replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +95,20 @@ impl Session<'_> {
         };
         self.seen.set_state(ClientState::Waiting);
         let limit = self.settings.checkout_timeout;
-        let lent = match self.running.is_any() {
-            true => pool.checkout_another(limit).await,
-            false => pool.checkout(limit).await,
+        let claim = match self.may_need_more() {
+            true => Claim::Several {
+                holds: self.running.is_any(),
+                leader: &mut self.leader,
+            },
+            false => Claim::Alone,
         };
+        let lent = pool.checkout_for(claim, limit).await;
         self.seen.set_state(ClientState::Active);
         let mut lease = lent?;
+        if !lease.waited().is_zero() {
+            let waited_us = u64::try_from(lease.waited().as_micros()).unwrap_or(u64::MAX);
+            self.seen.count(Counted::WaitTime, waited_us);
+        }
         lease.forget_commit_lsn();
         self.adapt(&mut lease).await?;
         self.running.add(shard, lease.cancel_token());
@@ -113,6 +121,13 @@ impl Session<'_> {
             entered: false,
             wrote: false,
         })
+    }
+
+    /// Whether another connection may be wanted before the next one is given back.
+    fn may_need_more(&self) -> bool {
+        let several = self.cluster.topology().shards.len() > 1;
+        let keeps = self.tx.is_open() || self.settings.keep == Keep::Session;
+        self.running.is_any() || (several && keeps)
     }
 
     /// Ends a loan. A pinned connection stays with the client.

@@ -168,6 +168,7 @@ impl Session<'_> {
         let down = self.down(nodes.shard);
         candidates
             .retain(|(address, _)| !search.tried.contains(address) && !down.contains(address));
+        candidates.retain(|(address, _)| !self.services.bans.is_banned(address));
         let turn = self.turn(candidates.len());
         candidates.rotate_left(turn);
         let mut last = None;
@@ -355,6 +356,7 @@ impl Session<'_> {
             position.address != nodes.primary
                 && position.role == Role::Replica
                 && !search.tried.contains(&position.address)
+                && !self.services.bans.is_banned(&position.address)
         });
         let turn = self.turn(positions.len());
         positions.rotate_left(turn);

@@ -11,10 +11,12 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 use tokio_util::sync::CancellationToken;
 
+use super::bans::Bans;
 use super::prepared::Registry;
+use super::seats::Seats;
 use super::settings::Settings;
 use crate::nodes::Cluster;
-use crate::observe::Clients;
+use crate::observe::{Clients, Logins};
 use crate::plan::PlanCache;
 use crate::proto::CancelKey;
 use crate::proto::scram::Verifier;
@@ -61,6 +63,12 @@ pub struct Services {
     pub prepared: Registry,
     /// Who is connected.
     pub clients: Clients,
+    /// What became of those who wanted to be.
+    pub logins: Logins,
+    /// How many there may be.
+    pub seats: Seats,
+    /// Nodes that no read goes to.
+    pub bans: Bans,
     /// Who answers on the admin database; set once by the composition.
     pub admin: OnceLock<Arc<dyn AdminHandler>>,
     /// Cancelled when the process is to end: sessions leave at the end of their transaction.
@@ -104,6 +112,9 @@ impl Services {
             plans: PlanCache::new(PLAN_CACHE_BYTES),
             prepared: Registry::new(PREPARED_BYTES),
             clients: Clients::default(),
+            logins: Logins::default(),
+            seats: Seats::default(),
+            bans: Bans::default(),
             admin: OnceLock::new(),
             shutdown: CancellationToken::new(),
             cancels: Mutex::default(),
@@ -147,6 +158,18 @@ impl Services {
         for (shard, token) in tokens {
             if let Err(fault) = token.cancel(CANCEL_LIMIT).await {
                 tracing::warn!(%shard, error = %fault, "cancel request failed");
+            }
+        }
+    }
+
+    /// Cancels whatever all clients run.
+    pub async fn cancel_all(&self) {
+        let all: Vec<_> = lock(&self.cancels).values().cloned().collect();
+        let tokens = all.iter().flat_map(|running| lock(&running.tokens).clone());
+        let cancels = tokens.map(|(_, token)| async move { token.cancel(CANCEL_LIMIT).await });
+        for failed in futures_util::future::join_all(cancels).await {
+            if let Err(fault) = failed {
+                tracing::debug!(%fault, "cancel request failed");
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::param_values::Values;
+use crate::net::TcpSettings;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -29,6 +30,14 @@ pub struct Settings {
     pub checkout_timeout: Duration,
     /// How long a login may take.
     pub login_timeout: Duration,
+    /// How many clients there may be.
+    pub max_clients: usize,
+    /// After how long a client that sends nothing is sent away.
+    pub idle_timeout: Option<Duration>,
+    /// The same inside a transaction.
+    pub idle_in_transaction_timeout: Option<Duration>,
+    /// Options of clients' sockets.
+    pub tcp: TcpSettings,
     /// How long a statement may run.
     pub query_timeout: Option<Duration>,
 }
@@ -46,8 +55,10 @@ pub struct Account {
     pub server_user: String,
     /// Password on the nodes.
     pub server_password: Option<String>,
-    /// Server connections per node, when not the default.
-    pub pool_size: Option<usize>,
+    /// Startup parameters on the nodes, sorted.
+    pub params: Vec<(String, String)>,
+    /// As [`Settings::idle_timeout`], when not the same; zero is never.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// Passwords stay out of logs.

@@ -9,20 +9,24 @@ use tokio::net::TcpStream;
 use super::auth::{Claim, authenticate};
 use super::client::{Client, Gone};
 use super::params::Params;
+use super::seats::Seat;
 use super::services::Services;
 use super::settings::Account;
 use super::{Session, admin, faults, startup_options};
 use crate::net::Stream;
 use crate::nodes::Cluster;
+use crate::observe::LoginEnd;
 use crate::proto::startup::NO_ENCRYPTION;
 use crate::proto::{ErrorFields, Startup, StartupPacket, TxStatus, backend};
-use crate::server::Login;
 
 /// Serves one accepted connection to its end.
 pub async fn serve(stream: TcpStream, peer: SocketAddr, services: Arc<Services>) {
     // Small answers must not wait for the client's acknowledgement of earlier ones.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot set TCP_NODELAY");
+    }
+    if let Err(error) = services.settings.load().tcp.apply(&stream) {
+        tracing::debug!(%peer, %error, "cannot set the options of the socket");
     }
     let mut client = Client::new(Stream::new(stream));
     match converse(&mut client, peer, &services).await {
@@ -43,16 +47,35 @@ async fn converse(
     let limit = services.settings.load().login_timeout;
     let Ok(greeted) = tokio::time::timeout(limit, greet(client, services)).await else {
         let late = faults::plain("57014", "canceling authentication due to timeout");
+        services.logins.note(LoginEnd::TimedOut);
         return Err(client.dismiss(&late).await);
     };
-    let Some(guest) = greeted? else {
-        return Ok(());
+    let guest = match greeted {
+        Ok(Some(guest)) => guest,
+        Ok(None) => return Ok(()),
+        Err(gone) => {
+            // A client that was dismissed was counted with the reason.
+            if !matches!(gone, Gone::Dismissed) {
+                services.logins.note(LoginEnd::Abandoned);
+            }
+            return Err(gone);
+        }
     };
     match &guest.database {
-        Database::Admin => admin::serve(client, services).await,
+        Database::Admin => {
+            services.logins.note(LoginEnd::Accepted);
+            admin::serve(client, services).await
+        }
         Database::Cluster(cluster) => {
             let cluster = cluster.clone();
-            let session = open(client, peer, services, cluster, &guest).await?;
+            let session = match open(client, peer, services, cluster, &guest).await {
+                Ok(session) => session,
+                Err(gone) => {
+                    services.logins.note(LoginEnd::Refused);
+                    return Err(gone);
+                }
+            };
+            services.logins.note(LoginEnd::Accepted);
             run(session, services).await
         }
     }
@@ -63,6 +86,8 @@ struct Guest {
     startup: Startup,
     account: Account,
     database: Database,
+    /// None for operators, who are let in in any case.
+    _seat: Option<Seat>,
 }
 
 enum Database {
@@ -72,19 +97,8 @@ enum Database {
 
 /// None: the client asked for something that needs no session.
 async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<Guest>, Gone> {
-    let startup = loop {
-        match client.read_startup().await? {
-            None => return Ok(None),
-            Some(StartupPacket::Ssl | StartupPacket::Gss) => {
-                client.out.extend_from_slice(NO_ENCRYPTION);
-                client.flush().await?;
-            }
-            Some(StartupPacket::Cancel(key)) => {
-                services.cancel(&key).await;
-                return Ok(None);
-            }
-            Some(StartupPacket::Startup(startup)) => break startup,
-        }
+    let Some(startup) = startup_packet(client, services).await? else {
+        return Ok(None);
     };
     if let Some(negotiation) = startup.negotiation() {
         client.out.extend_from_slice(&negotiation);
@@ -103,6 +117,10 @@ async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<G
     let name = startup.database().unwrap_or(&user).to_owned();
     let settings = services.settings.load_full();
     let is_admin = settings.admin.is_some() && name == settings.admin_database;
+    let seat = match is_admin {
+        true => None,
+        false => Some(take_seat(client, services, settings.max_clients).await?),
+    };
     let account = match is_admin {
         true => settings.admin.as_ref().filter(|admin| admin.name == user),
         false => settings.account(&user, &name),
@@ -121,21 +139,58 @@ async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<G
         password: claimed.and_then(|account| account.password.as_deref()),
         known: claimed.is_some(),
     };
-    authenticate(client, services, settings.auth, claim).await?;
+    let proved = authenticate(client, services, settings.auth, claim).await;
+    if let Err(gone) = proved {
+        if matches!(gone, Gone::Dismissed) {
+            services.logins.note(LoginEnd::Refused);
+        }
+        return Err(gone);
+    }
     backend::auth_ok(&mut client.out);
     match (account, is_admin, cluster) {
         (Some(account), true, _) => Ok(Some(Guest {
             startup,
             account: account.clone(),
             database: Database::Admin,
+            _seat: seat,
         })),
         (Some(account), false, Some(cluster)) => Ok(Some(Guest {
             startup,
             account: account.clone(),
             database: Database::Cluster(cluster),
+            _seat: seat,
         })),
         (_, _, _) => {
             let fault = Fault::UnknownDatabase { database: name };
+            services.logins.note(LoginEnd::Refused);
+            Err(client.dismiss(&ErrorFields::from(&fault)).await)
+        }
+    }
+}
+
+/// None: the client left, or asked for something that needs no session.
+async fn startup_packet(client: &mut Client, services: &Services) -> Result<Option<Startup>, Gone> {
+    loop {
+        match client.read_startup().await? {
+            None => return Ok(None),
+            Some(StartupPacket::Ssl | StartupPacket::Gss) => {
+                client.out.extend_from_slice(NO_ENCRYPTION);
+                client.flush().await?;
+            }
+            Some(StartupPacket::Cancel(key)) => {
+                services.cancel(&key).await;
+                return Ok(None);
+            }
+            Some(StartupPacket::Startup(startup)) => return Ok(Some(startup)),
+        }
+    }
+}
+
+async fn take_seat(client: &mut Client, services: &Services, limit: usize) -> Result<Seat, Gone> {
+    match services.seats.take(limit) {
+        Ok(seat) => Ok(seat),
+        Err(fault) => {
+            services.logins.note(LoginEnd::TooMany);
             Err(client.dismiss(&ErrorFields::from(&fault)).await)
         }
     }
@@ -154,14 +209,14 @@ async fn open<'a>(
     let seen = services
         .clients
         .enter(&guest.account.name, &database, peer, application);
-    let login = Login {
-        user: guest.account.server_user.clone(),
-        password: guest.account.server_password.clone(),
-        params: Vec::new(),
-        pool_size: guest.account.pool_size,
-    };
     let params = Params::new(services.settings.load().values.clone());
-    let mut session = Session::new(client, services.clone(), cluster, login, seen);
+    let mut session = Session::new(
+        client,
+        services.clone(),
+        cluster,
+        guest.account.clone(),
+        seen,
+    );
     session.params = params;
     match session.take_over(&guest.startup).await {
         Ok(reported) => {

@@ -50,6 +50,8 @@ pub struct Facts {
     pub publication: Option<(String, Option<BTreeSet<String>>)>,
     /// Shims that are alive and do not reach the new shard.
     pub blind_instances: Vec<String>,
+    /// Live shims, when their configurations declare different things.
+    pub differing_instances: Vec<String>,
     /// Omni tables that differ between serving shards, or why that could not be found out.
     pub drift: Result<Vec<String>, String>,
     /// Their hashes on shard 0.
@@ -74,6 +76,7 @@ impl Default for Facts {
             oldest_transaction: None,
             publication: None,
             blind_instances: Vec::new(),
+            differing_instances: Vec::new(),
             drift: Err("not asked yet".into()),
             hashes: Vec::new(),
         }
@@ -191,6 +194,7 @@ pub async fn gather(
         .await?;
     facts.oldest_transaction = oldest.first().map(|row| (row.get(0), row.get(1)));
     facts.blind_instances = blind(lead, shard).await?;
+    facts.differing_instances = differing(lead).await?;
     if let Some(name) = ask.publication {
         facts.publication = Some((name.to_owned(), publication(lead, name).await?));
     }
@@ -300,6 +304,29 @@ pub async fn blind(lead: &Node, shard: ShardNumber) -> Result<Vec<String>, Workf
     let rows = lead
         .rows("reading instances", SQL, &[&i32::from(shard.0)])
         .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Shims that reported to shard 0 lately, when their configurations declare different things about
+/// placement: whoever reads one of the files would be misled about what grows.
+///
+/// # Errors
+/// When shard 0 does not answer.
+pub async fn differing_instances(site: &Site) -> Result<Vec<String>, WorkflowError> {
+    differing(&Node::connect(site, site.first()?, None).await?).await
+}
+
+/// As [`differing_instances`], asked on a session on shard 0.
+///
+/// # Errors
+/// When it does not answer.
+pub async fn differing(lead: &Node) -> Result<Vec<String>, WorkflowError> {
+    const SQL: &str = "WITH live AS (SELECT * FROM pgdog.instances \
+             WHERE heartbeat_at > now() - interval '15 s') \
+         SELECT name || ' (' || addr || ', ' || version || ')' FROM live \
+         WHERE (SELECT count(DISTINCT pg_catalog.split_part(version, '+', 2)) FROM live) > 1 \
+         ORDER BY 1";
+    let rows = lead.rows("comparing instances", SQL, &[]).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

@@ -49,7 +49,7 @@ mod work;
 pub use compare::{TableHash, Verified, compare, disagreeing, hashes};
 pub use driver::{Driver, Outcome, drive};
 pub use error::WorkflowError;
-pub use facts::blind_instances;
+pub use facts::{blind_instances, differing_instances};
 pub use guards::{Finding, Verdict};
 pub use node::Node;
 pub use plan::{Plan, plan};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::support::{Server, eventually, start};
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
-use pgdog_shim::admin::host::{ClientRow, PoolRow, ServerRow, StatsRow};
+use pgdog_shim::admin::host::{ClientRow, Later, PoolRow, ServerRow, StatsRow};
 use pgdog_shim::admin::{Admin, Host, Output};
 use pgdog_shim::nodes::tasks::{self, AddShard};
 use pgdog_shim::nodes::{Cluster, DeclaredNode};
@@ -45,8 +45,28 @@ impl Host for OneDatabase {
         Vec::new()
     }
 
-    fn reload(&self) -> Result<(), Fault> {
+    fn users(&self) -> usize {
+        1
+    }
+
+    fn bans(&self) -> Vec<(String, u16, u64)> {
+        vec![("127.0.0.1".to_owned(), self.1.port, 7)]
+    }
+
+    fn ban(&self, _: &str, _: u16, _: bool) -> bool {
+        true
+    }
+
+    fn pause(&self, _: Option<&str>, _: bool) -> Result<(), Fault> {
         Ok(())
+    }
+
+    fn reload(&self) -> Later<'_> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn set<'a>(&'a self, _: &'a str, _: &'a str) -> Later<'a> {
+        Box::pin(async { Ok(()) })
     }
 
     fn reconnect(&self) {}
@@ -84,7 +104,7 @@ async fn what_operators_see_is_what_the_nodes_say() {
         port: replica.port,
         idle: 2,
         active: 1,
-        max_wait_ms: 1500,
+        max_wait_us: 1_500_000,
         ..PoolRow::default()
     };
     let admin = Admin::new(Arc::new(OneDatabase(cluster.clone(), pool)));

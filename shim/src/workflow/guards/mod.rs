@@ -376,6 +376,15 @@ fn traffic(facts: &Facts) -> Vec<Finding> {
             },
             "wait for it or end it: slot creation waits for it".into(),
         ),
+        fail_unless(
+            facts.differing_instances.is_empty(),
+            "same configuration",
+            listed(
+                &facts.differing_instances,
+                "every live shim declares the same",
+            ),
+            "give all shims the same declarations, and RELOAD".into(),
+        ),
         warn_unless(
             facts.blind_instances.is_empty(),
             "instances reach it",

@@ -83,6 +83,9 @@ fn every_guard_fails_on_its_own_fact() {
         ("WAL senders", |f| f.source.senders = (3, 1)),
         ("replication workers", |f| f.target.replication_workers = 2),
         ("two-phase commit", |f| f.prepared_limits[1] = 0),
+        ("same configuration", |f| {
+            f.differing_instances = vec!["a (a:1, 0.1.0+1)".into()]
+        }),
         ("publication", |f| {
             f.publication = Some(("p".into(), Some([].into())))
         }),

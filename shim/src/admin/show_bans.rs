@@ -1,0 +1,48 @@
+//! `SHOW BANS`: nodes that no read goes to.
+
+use pgdog_core::fault::Fault;
+
+use super::command::cell;
+use super::{Admin, Args, Command, Output, place};
+
+pub(super) const COMMAND: Command = Command {
+    words: &["SHOW", "BANS"],
+    usage: "SHOW BANS",
+    run: |admin, args| Box::pin(run(admin, args)),
+};
+
+/// PgDog's columns. A ban is of a node, whoever uses it, and has no end of its own.
+const COLUMNS: &[&str] = &[
+    "id",
+    "database",
+    "user",
+    "addr",
+    "port",
+    "shard",
+    "role",
+    "ban_reason",
+    "ban_time_left",
+    "banned_ms",
+];
+
+async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
+    args.none()?;
+    let clusters = admin.host().clusters();
+    let mut output = Output::table(COLUMNS);
+    for (id, (host, port, banned_ms)) in admin.host().bans().into_iter().enumerate() {
+        let (database, shard, role) = place(&clusters, &host, port);
+        output.push(vec![
+            cell(id),
+            database,
+            None,
+            Some(host),
+            cell(port),
+            shard.and_then(cell),
+            role.and_then(cell),
+            Some("banned by an operator".to_owned()),
+            None,
+            cell(banned_ms),
+        ]);
+    }
+    Ok(output)
+}

@@ -1,0 +1,162 @@
+//! The process in numbers.
+
+use super::host::Process;
+use crate::admin::Host as _;
+use crate::nodes::Role;
+use crate::observe::LoginEnd;
+use crate::observe::metrics::Kind::{Counter, Gauge};
+use crate::observe::metrics::Metric;
+
+/// Every metric, as of now.
+pub fn all(process: &Process) -> Vec<Metric> {
+    let mut all = clients(process);
+    all.extend(traffic(process));
+    all.extend(pools(process));
+    all.extend(nodes(process));
+    all
+}
+
+fn clients(process: &Process) -> Vec<Metric> {
+    let services = process.services();
+    let mut by_state = Metric::new("clients", Gauge, "Clients connected, by state.");
+    let list = process.clients();
+    for state in ["idle", "active", "waiting", "idle in transaction"] {
+        let count = list.iter().filter(|client| client.state == state).count();
+        by_state = by_state.with(&[("state", state)], count as f64);
+    }
+    let mut logins = Metric::new("logins", Counter, "Logins, by how they ended.");
+    for end in LoginEnd::ALL {
+        logins = logins.with(&[("outcome", end.as_str())], services.logins.of(end) as f64);
+    }
+    let seats = Metric::new("client_seats", Gauge, "Places that clients take.")
+        .with(&[], services.seats.taken() as f64);
+    let limit = Metric::new(
+        "client_seats_limit",
+        Gauge,
+        "Places that there are for clients.",
+    )
+    .with(&[], services.settings.load().max_clients as f64);
+    vec![by_state, logins, seats, limit]
+}
+
+fn traffic(process: &Process) -> Vec<Metric> {
+    let mut metrics = [
+        Metric::new("transactions", Counter, "Transactions finished."),
+        Metric::new("queries", Counter, "Statements run."),
+        Metric::new("errors", Counter, "Errors that clients were sent."),
+        Metric::new("received_bytes", Counter, "Bytes from clients."),
+        Metric::new("sent_bytes", Counter, "Bytes to clients."),
+        Metric::new("query_seconds", Counter, "Time that messages took."),
+        Metric::new(
+            "transaction_seconds",
+            Counter,
+            "Time that transactions took.",
+        ),
+        Metric::new(
+            "wait_seconds",
+            Counter,
+            "Time that clients waited for servers.",
+        ),
+    ];
+    for stats in process.stats() {
+        let labels = [
+            ("database", stats.database.as_str()),
+            ("user", stats.user.as_str()),
+        ];
+        let values = [
+            stats.transactions as f64,
+            stats.queries as f64,
+            stats.errors as f64,
+            stats.received_bytes as f64,
+            stats.sent_bytes as f64,
+            stats.query_us as f64 / 1e6,
+            stats.transaction_us as f64 / 1e6,
+            stats.wait_us as f64 / 1e6,
+        ];
+        for (metric, value) in metrics.iter_mut().zip(values) {
+            *metric = metric.clone().with(&labels, value);
+        }
+    }
+    metrics.to_vec()
+}
+
+fn pools(process: &Process) -> Vec<Metric> {
+    let mut metrics = [
+        Metric::new(
+            "pool_clients_waiting",
+            Gauge,
+            "Clients that wait for a connection.",
+        ),
+        Metric::new(
+            "pool_oldest_wait_seconds",
+            Gauge,
+            "Wait of the first in the queue, now.",
+        ),
+        Metric::new("pool_servers_idle", Gauge, "Connections that nobody uses."),
+        Metric::new("pool_servers_active", Gauge, "Connections that are lent."),
+        Metric::new("pool_size", Gauge, "Connections at most."),
+        Metric::new(
+            "pool_wait_seconds",
+            Counter,
+            "Time that clients waited in the queue.",
+        ),
+        Metric::new("pool_checkouts", Counter, "Connections lent."),
+        Metric::new("pool_connects", Counter, "Connections opened."),
+        Metric::new(
+            "pool_errors",
+            Counter,
+            "Checkouts and connection attempts that failed.",
+        ),
+    ];
+    for pool in process.pools() {
+        let port = pool.port.to_string();
+        let labels = [
+            ("user", pool.user.as_str()),
+            ("host", pool.host.as_str()),
+            ("port", port.as_str()),
+            ("database", pool.database.as_str()),
+        ];
+        let values = [
+            pool.waiting as f64,
+            pool.max_wait_us as f64 / 1e6,
+            pool.idle as f64,
+            pool.active as f64,
+            pool.size as f64,
+            pool.waited_us as f64 / 1e6,
+            pool.checkouts as f64,
+            pool.connects as f64,
+            pool.errors as f64,
+        ];
+        for (metric, value) in metrics.iter_mut().zip(values) {
+            *metric = metric.clone().with(&labels, value);
+        }
+    }
+    metrics.to_vec()
+}
+
+fn nodes(process: &Process) -> Vec<Metric> {
+    let mut up = Metric::new(
+        "node_up",
+        Gauge,
+        "Whether the last look at a node succeeded.",
+    );
+    let mut primary = Metric::new("node_primary", Gauge, "Whether a node takes the writes.");
+    for cluster in process.clusters() {
+        for shard in &cluster.topology().shards {
+            for position in cluster.positions(shard.shard) {
+                let (number, port) = (shard.shard.to_string(), position.address.port.to_string());
+                let labels = [
+                    ("database", cluster.name()),
+                    ("shard", number.as_str()),
+                    ("host", position.address.host.as_str()),
+                    ("port", port.as_str()),
+                ];
+                let is_up = cluster.error_of(&position.address).is_none();
+                let is_primary = position.role == Role::Primary;
+                up = up.with(&labels, f64::from(u8::from(is_up)));
+                primary = primary.with(&labels, f64::from(u8::from(is_primary)));
+            }
+        }
+    }
+    vec![up, primary]
+}

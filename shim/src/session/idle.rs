@@ -1,0 +1,135 @@
+//! Between two messages: waiting for the client, and for what ends the wait.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use pgdog_core::fault::Fault;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::Session;
+use super::client::Gone;
+use super::services::Services;
+use crate::nodes::Cluster;
+use crate::observe::Counted;
+use crate::proto::{ErrorFields, Frame, backend};
+
+/// What may end a session from outside. Made once, as every new one takes a lock that all share.
+pub struct Signals {
+    shutdown: Signal,
+    retired: Signal,
+}
+
+type Signal = Pin<Box<WaitForCancellationFutureOwned>>;
+
+impl Signals {
+    /// The end of the process and of the database.
+    pub fn of(services: &Services, cluster: &Cluster) -> Self {
+        Self {
+            shutdown: Box::pin(services.shutdown.clone().cancelled_owned()),
+            retired: Box::pin(cluster.retired().cancelled_owned()),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Waits for the client, and meanwhile for the end of the process or of the database, for
+    /// notifications, and for the limit of idleness.
+    pub(super) async fn next_message(&mut self, signals: &mut Signals) -> Result<Frame, Gone> {
+        if let Some(frame) = self.put_aside.take() {
+            return Ok(frame);
+        }
+        let idle = self.idle_limit();
+        let waiting = async {
+            match idle {
+                Some(limit) => tokio::time::sleep(limit).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(waiting);
+        loop {
+            let may_end = !self.tx.is_open();
+            let may_move = may_end && self.pinned.is_none();
+            let notified = async {
+                match &mut self.pinned {
+                    Some(pinned) => pinned.lease.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                message = self.client.read() => {
+                    let message = message?;
+                    if may_move && self.cluster.is_retired() {
+                        self.move_on(signals).await?;
+                    }
+                    return Ok(message);
+                }
+                () = &mut signals.shutdown, if may_end => {
+                    let fault = Fault::ShuttingDown { who: "the proxy".to_owned() };
+                    return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
+                }
+                () = &mut signals.retired, if may_move => self.move_on(signals).await?,
+                () = &mut waiting => {
+                    let fault = Fault::IdleTimeout {
+                        in_transaction: self.tx.is_open(),
+                        limit_ms: idle.map_or(0, |limit| limit.as_millis() as u64),
+                    };
+                    return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
+                }
+                frame = notified => match frame {
+                    Ok(frame) if frame.tag() == backend::tag::NOTIFICATION
+                        || frame.tag() == backend::tag::NOTICE => {
+                        frame.encode(&mut self.client.out);
+                        self.client.flush().await?;
+                    }
+                    Ok(_) => {}
+                    Err(fault) => {
+                        // What was pinned (LISTEN, temporary tables) is lost: going on would
+                        // pretend that it is still there.
+                        return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
+                    }
+                },
+            }
+        }
+    }
+
+    /// After how long without a message the client is sent away.
+    fn idle_limit(&self) -> Option<Duration> {
+        let limit = match self.tx.is_open() {
+            true => self.settings.idle_in_transaction_timeout,
+            false => self.account.idle_timeout.or(self.settings.idle_timeout),
+        };
+        limit.filter(|limit| !limit.is_zero())
+    }
+
+    /// The database is served in another way from now on, or not at all.
+    async fn move_on(&mut self, signals: &mut Signals) -> Result<(), Gone> {
+        let name = self.cluster.name().to_owned();
+        let clusters = self.services.clusters.load_full();
+        match clusters.get(&name).filter(|cluster| !cluster.is_retired()) {
+            Some(cluster) => {
+                self.guest = cluster.guest();
+                self.cluster = cluster.clone();
+                self.pools.clear();
+                *signals = Signals::of(&self.services, cluster);
+                Ok(())
+            }
+            None => {
+                let who = format!("database \"{name}\"");
+                let fault = Fault::ShuttingDown { who };
+                Err(self.client.dismiss(&ErrorFields::from(&fault)).await)
+            }
+        }
+    }
+
+    /// Counts the time that a message and, if it ended one, its transaction took.
+    pub(super) fn note_times(&mut self, begun: Instant) {
+        let since = self.tx_since.take().unwrap_or(begun);
+        let us = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.seen.count(Counted::QueryTime, us(begun));
+        match self.tx.is_open() {
+            true => self.tx_since = Some(since),
+            false => self.seen.count(Counted::TransactionTime, us(since)),
+        }
+    }
+}
