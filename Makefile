@@ -13,7 +13,7 @@ SHIM := $(TARGET)/release/pgdog
 # One target directory for each version: a change of version would rebuild the bindings otherwise.
 EXTENSION := $(TARGET)/ext$(PG)
 LIBRARY := $(EXTENSION)/release/libpgdog.so
-CRATES := -p pgdog-core -p pgdog-shim -p pgdog-integration
+CRATES := -p pgdog-core -p pgdog-shim -p pgdog-integration -p pgdog-drivers
 BUILD_EXTENSION := CARGO_TARGET_DIR=$(EXTENSION) PGRX_PG_CONFIG_PATH=$(PG_CONFIG)
 FEATURES := --no-default-features --features pg$(PG)
 
@@ -24,7 +24,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 	@echo "  PG=15 (default) or PG=18 chooses the PostgreSQL of setup, build and install"
 
-setup: ## install what is missing: PostgreSQL and headers, libclang, a Python environment
+setup: ## install what is missing: PostgreSQL and headers, libclang, drivers of other languages
 	@.ci/setup $(PG)
 
 build: setup ## build the shim (target/release/pgdog) and the extension

@@ -287,7 +287,7 @@ async def test_settings_follow_their_client(connection):
 
 def test_its_pool_keeps_more_clients_than_there_are_servers():
     async def work(pool, number):
-        for step in range(30):
+        for step in range(10):
             async with pool.acquire() as connection, connection.transaction():
                 asked = number * 1000 + step
                 row = await connection.fetchrow("SELECT $1::int, $2::text", asked, str(number))

@@ -317,7 +317,7 @@ def test_many_connections_on_a_small_pool():
     def work(number):
         with connect(place.SMALL_USER) as connection:
             connection.prepare_threshold = 0
-            for step in range(30):
+            for step in range(10):
                 asked = number * 1000 + step
                 with connection.transaction():
                     row = connection.execute("SELECT %s::int, %s::text", (asked, str(number)))

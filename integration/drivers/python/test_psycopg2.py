@@ -312,7 +312,7 @@ def test_many_connections_on_a_small_pool():
     def work(number):
         connection = connect(place.SMALL_USER)
         try:
-            for step in range(30):
+            for step in range(10):
                 asked = number * 1000 + step
                 with connection, connection.cursor() as cursor:
                     cursor.execute("SET LOCAL application_name = %s", (f"c{asked}",))

@@ -269,6 +269,8 @@ impl<'a> Session<'a> {
                 &services.plans,
             )?;
             let went_well = self.run_batch(&batch, end).await?;
+            // A batch without a Sync had none that a server could have ignored.
+            self.sync_ignored &= end == End::Sync;
             self.skipping = !went_well && end == End::Flush;
         }
         if end == End::Sync {
