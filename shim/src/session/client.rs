@@ -1,5 +1,6 @@
 //! The client's end of a session: frames in, buffered bytes out.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -107,6 +108,14 @@ impl Client {
     /// Cancel safety: nothing is consumed.
     pub async fn vanished(&self) {
         loop {
+            // Cheaper than `ready`, which has a list of all who wait; this is done for every answer
+            // of a server that is not there yet.
+            if poll_fn(|context| self.stream.tcp().poll_read_ready(context))
+                .await
+                .is_err()
+            {
+                return;
+            }
             match self.stream.ready(Interest::READABLE).await {
                 Ok(ready) if !ready.is_read_closed() => {}
                 Ok(_) | Err(_) => return,

@@ -125,7 +125,11 @@ impl Session<'_> {
     /// Counts the time that a message and, if it ended one, its transaction took.
     pub(super) fn note_times(&mut self, begun: Instant) {
         let since = self.tx_since.take().unwrap_or(begun);
-        let us = |since: Instant| u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let ended = Instant::now();
+        let us = |since| {
+            let took: Duration = ended.saturating_duration_since(since);
+            u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
+        };
         self.seen.count(Counted::QueryTime, us(begun));
         match self.tx.is_open() {
             true => self.tx_since = Some(since),
