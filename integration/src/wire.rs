@@ -41,6 +41,14 @@ impl Wire {
     /// # Errors
     /// When the server cannot be reached or refuses the login.
     pub async fn connect(login: &Login) -> anyhow::Result<Self> {
+        Self::connect_with(login, &[]).await
+    }
+
+    /// As [`Wire::connect`], with more keys in the startup packet.
+    ///
+    /// # Errors
+    /// As [`Wire::connect`].
+    pub async fn connect_with(login: &Login, keys: &[(&str, &str)]) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", login.port)).await?;
         stream.set_nodelay(true)?;
         let mut wire = Self {
@@ -56,6 +64,7 @@ impl Wire {
         if !login.options.is_empty() {
             params.push(("options", login.options.as_str()));
         }
+        params.extend_from_slice(keys);
         let mut out = BytesMut::new();
         frontend::startup_message(params, &mut out)?;
         wire.send(&out).await?;
@@ -144,7 +153,10 @@ impl Wire {
             let message = self.read().await?;
             let ready = message.tag == 'Z';
             // Settings come whenever they change.
-            if message.tag != 'S' {
+            if message.tag == 'S' {
+                let (name, value) = pair(&message.body);
+                self.settings.insert(name, value);
+            } else {
                 messages.push(message);
             }
             if ready {

@@ -402,7 +402,7 @@ async fn an_unfinished_batch_is_drained_by_a_sync() {
     conn.send(&unfinished).await.unwrap();
     assert!(!conn.in_sync());
     conn.drain(LIMIT).await.unwrap();
-    assert!(conn.in_sync() && conn.has_prepared("s"));
+    assert!(conn.in_sync() && conn.prepared_at("s").is_some());
 }
 
 #[tokio::test]

@@ -242,7 +242,7 @@ async fn nothing_of_a_dirty_session_is_seen_by_the_next_client() {
         .unwrap();
     lease.send(&prepare("s")).await.unwrap();
     lease.drain(LIMIT).await.unwrap();
-    assert!(lease.has_prepared("s"));
+    assert!(lease.prepared_at("s").is_some());
     lease.mark_dirty();
     drop(lease);
     let mut lease = lend(&pools).await;
@@ -258,7 +258,7 @@ async fn nothing_of_a_dirty_session_is_seen_by_the_next_client() {
             .as_deref(),
         Some("on")
     );
-    assert!(!lease.has_prepared("s") && lease.epoch.is_none());
+    assert!(lease.prepared_at("s").is_none() && lease.epoch.is_none());
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn statements_beyond_the_limit_are_closed_on_the_server() {
     }
     let names = "SELECT string_agg(name, ',' ORDER BY name) FROM pg_prepared_statements";
     assert_eq!(value(&mut lease, names).await.as_deref(), Some("s7,s8,s9"));
-    assert!(lease.has_prepared("s9") && !lease.has_prepared("s6"));
+    assert!(lease.prepared_at("s9").is_some() && lease.prepared_at("s6").is_none());
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! What sessions need of the configuration.
 
+use std::collections::HashMap;
+
 use super::limits;
 use crate::config::{
     AuthType, BalancingStrategy, Config, PoolerMode, ReadWriteSplit, ReadWriteStrategy, User,
@@ -18,6 +20,7 @@ pub fn settings(config: &Config) -> Settings {
         server_password: None,
         params: Vec::new(),
         idle_timeout: None,
+        keep: None,
     });
     Settings {
         admin,
@@ -28,11 +31,8 @@ pub fn settings(config: &Config) -> Settings {
             AuthType::Md5 => Auth::Md5,
             AuthType::Trust => Auth::Trust,
         },
-        keep: match general.pooler_mode {
-            // A statement mode that forbids transactions is stricter than what is promised here.
-            PoolerMode::Transaction | PoolerMode::Statement => Keep::Transaction,
-            PoolerMode::Session => Keep::Session,
-        },
+        keep: keep(general.pooler_mode),
+        keep_of_database: keep_of_database(config),
         reads: match general.read_write_split {
             ReadWriteSplit::IncludePrimary => Reads::AnyNode,
             ReadWriteSplit::ExcludePrimary => Reads::Replicas,
@@ -64,10 +64,6 @@ pub fn unserved(config: &Config) -> Vec<&'static str> {
     let general = &config.general;
     let cases = [
         (
-            general.pooler_mode == PoolerMode::Statement,
-            "pooler_mode = \"statement\": transactions are allowed as in \"transaction\"",
-        ),
-        (
             general.read_write_strategy == ReadWriteStrategy::Aggressive,
             "read_write_strategy = \"aggressive\": transactions go to the primary",
         ),
@@ -95,6 +91,25 @@ fn params(user: &User) -> Vec<(String, String)> {
         .collect()
 }
 
+fn keep(mode: PoolerMode) -> Keep {
+    match mode {
+        PoolerMode::Transaction => Keep::Transaction,
+        PoolerMode::Session => Keep::Session,
+        PoolerMode::Statement => Keep::Statement,
+    }
+}
+
+/// Every node of a database may say it; the first one that does counts.
+fn keep_of_database(config: &Config) -> HashMap<String, Keep> {
+    let mut modes = HashMap::new();
+    for node in &config.databases {
+        if let Some(mode) = node.pooler_mode {
+            modes.entry(node.name.clone()).or_insert(keep(mode));
+        }
+    }
+    modes
+}
+
 fn account(user: &User) -> Account {
     let mut databases = user.databases.clone();
     databases.extend(user.database.clone());
@@ -106,6 +121,7 @@ fn account(user: &User) -> Account {
         server_password: user.password_on_node().map(str::to_owned),
         params: params(user),
         idle_timeout: user.client_idle_timeout.map(Into::into),
+        keep: user.pooler_mode.map(keep),
     }
 }
 
@@ -132,9 +148,21 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_told() {
-        let mut config = Config::parse(FILES.0, FILES.1).unwrap();
+        let config = Config::parse(FILES.0, FILES.1).unwrap();
         assert!(unserved(&config).is_empty());
-        config.general.pooler_mode = PoolerMode::Statement;
-        assert_eq!(unserved(&config).len(), 1);
+    }
+
+    #[test]
+    fn the_mode_of_the_user_counts_before_the_databases() {
+        let (toml, users) = FILES;
+        let toml = format!("{toml}pooler_mode = \"session\"\n");
+        let users = format!(
+            "{users}[[users]]\nname = \"v\"\ndatabase = \"a\"\npassword = \"p\"\n\
+             pooler_mode = \"statement\"\n"
+        );
+        let settings = settings(&Config::parse(&toml, &users).unwrap());
+        let keep = |user: &str| settings.keep_for(settings.account(user, "a").unwrap(), "a");
+        assert_eq!((keep("u"), keep("v")), (Keep::Session, Keep::Statement));
+        assert_eq!(settings.keep, Keep::Transaction);
     }
 }

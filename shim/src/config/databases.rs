@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::Ms;
+use super::{Ms, PoolerMode};
 
 /// One node of one logical database.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -22,6 +22,8 @@ pub struct Database {
     /// What the node is to its shard.
     #[serde(default)]
     pub role: Role,
+    /// How long clients of this database keep their server connection; `[general]` when absent.
+    pub pooler_mode: Option<PoolerMode>,
     /// Declared as the next shard, not serving. Harmless once the shard serves: the nodes know.
     #[serde(default)]
     pub provisioning: bool,

@@ -43,7 +43,7 @@ pub struct General {
     pub default_pool_size: usize,
     /// Server connections per node and user that are kept open when idle.
     pub min_pool_size: usize,
-    /// How long a client keeps its server connection.
+    /// How long a client keeps its server connection, where database and user do not say.
     pub pooler_mode: PoolerMode,
     /// How long a client waits for a server connection.
     pub checkout_timeout: Ms,

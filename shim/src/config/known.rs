@@ -124,7 +124,6 @@ pub(super) const REFUSED_DATABASE: Refused = &[
         "password",
         "the shim logs in as its client; give server_password in users.toml",
     ),
-    ("pooler_mode", "there is one pooler_mode, in [general]"),
 ];
 
 /// Keys of `[[sharded_tables]]` without effect here.
@@ -156,10 +155,7 @@ pub(super) const IDLE_USER: &[&str] = &[
 ];
 
 /// Keys of `[[users]]` that cannot be ignored.
-pub(super) const REFUSED_USER: Refused = &[
-    ("pooler_mode", "there is one pooler_mode, in [general]"),
-    ("passwords", "give one password"),
-];
+pub(super) const REFUSED_USER: Refused = &[("passwords", "give one password")];
 
 /// Keys of the tables above that say nothing when they have this value.
 pub(super) const HARMLESS: &[(&str, &str)] = &[

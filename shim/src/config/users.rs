@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::{Admin, Ms};
+use super::{Admin, Ms, PoolerMode};
 
 /// The file as a whole.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
@@ -51,6 +51,8 @@ pub struct User {
     pub lock_timeout: Option<u64>,
     /// Transactions are read-only unless they say otherwise.
     pub read_only: Option<bool>,
+    /// How long this user keeps a server connection; that of the database when absent.
+    pub pooler_mode: Option<PoolerMode>,
     /// The shim watches the nodes and does topology tasks as this user.
     #[serde(default)]
     pub schema_admin: bool,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Config, LookupResult, MappingKind, PoolerMode, Role, ShardedTable};
+use super::{Config, LookupResult, MappingKind, Role, ShardedTable};
 
 /// Everything that is wrong.
 pub(super) fn problems(config: &Config) -> Vec<String> {
@@ -39,12 +39,6 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 
 fn general(config: &Config, problems: &mut Vec<String>) {
     let general = &config.general;
-    if general.pooler_mode != PoolerMode::Transaction {
-        problems.push(
-            "pooler_mode: this version pools by transaction only; set pooler_mode = \"transaction\""
-                .to_owned(),
-        );
-    }
     if general.default_pool_size == 0 {
         problems.push("default_pool_size: 0 lets nobody in; give at least 1".to_owned());
     }

@@ -221,13 +221,19 @@ impl Facts {
         };
         let found = traits(path.last().copied(), name);
         self.writes |= found.writes;
-        self.functions.sets |= *name == "set_config";
+        self.set_calls += usize::from(*name == "set_config");
         self.placement |= found.placement;
         if found.shared && self.functions.shared.is_none() {
             self.functions.shared = Some((*name).to_owned());
         }
         if found.divergent {
             self.diverges(name);
+        }
+        let locks =
+            name.starts_with("pg_advisory_lock") || name.starts_with("pg_try_advisory_lock");
+        let advisory = name.contains("_advisory_") && self.functions.advisory.is_none();
+        if locks || advisory {
+            self.functions.advisory = Some((*name).to_owned());
         }
     }
 

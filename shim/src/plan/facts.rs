@@ -18,6 +18,8 @@ use super::{Functions, Relation, Value};
 pub(super) struct Facts {
     pub(super) relations: Vec<Relation>,
     pub(super) functions: Functions,
+    /// Calls of `set_config`, wherever they stand.
+    pub(super) set_calls: usize,
     /// Something in it must run on a primary.
     pub(super) writes: bool,
     /// It changes placement.

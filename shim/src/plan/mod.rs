@@ -9,6 +9,7 @@ mod expression;
 mod facts;
 mod function;
 mod hint;
+mod naming;
 mod query;
 mod scope;
 mod setting;
@@ -22,6 +23,8 @@ use std::fmt;
 use std::ops::Range;
 
 pub use cache::{PlanCache, Planned};
+pub use naming::{behind_prepared_name, rename_prepared};
+pub use setting::truth;
 pub use statement::parse;
 
 /// Everything known about one message's SQL text. Empty for an empty query string.
@@ -91,8 +94,25 @@ pub struct Functions {
     /// The first one whose effect must be seen by every client whatever its shard
     /// (`nextval`, `pg_advisory_lock`, `pg_notify`, `lo_create` ...); also `LISTEN`, `NOTIFY`.
     pub shared: Option<String>,
-    /// `set_config` is called in a way that is no `Kind::Set`: what it sets is not known.
+    /// The first advisory lock function, those that lock for the session before all others.
+    pub advisory: Option<String>,
+    /// Calls of `set_config` as targets of a plain SELECT, in order: each runs once.
+    pub settings: Vec<SetConfig>,
+    /// `set_config` is called in any other way: what it sets is not known.
     pub sets: bool,
+    /// Names of the functions that are not PostgreSQL's own, with the schema where it is named.
+    pub foreign: Vec<(Option<String>, String)>,
+}
+
+/// `set_config(name, value, local)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetConfig {
+    /// Name of the parameter.
+    pub name: Value,
+    /// Its value.
+    pub value: Value,
+    /// Whether it ends with the transaction.
+    pub local: Value,
 }
 
 /// Manual routing written in a comment.
@@ -179,6 +199,8 @@ pub enum Kind {
     Reset(Option<String>),
     /// `SHOW name`, lower case.
     Show(String),
+    /// `SELECT current_setting('pgdog.name')`, lower case.
+    Current(String),
     /// `DISCARD ALL`, `DISCARD PLANS` ...; true for ALL.
     Discard {
         /// `DISCARD ALL`.

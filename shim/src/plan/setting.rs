@@ -5,8 +5,8 @@ use pg_query::protobuf::{
     Node, SelectStmt, SetOperation, VariableSetKind, VariableSetStmt, a_const,
 };
 
-use super::Kind;
-use super::value::string;
+use super::value::{string, value as value_of};
+use super::{Kind, SetConfig, Value};
 
 /// `SET SERVER XACT TIMESTAMP '...'`, which PostgreSQL's grammar does not know.
 pub(super) fn server_timestamp(sql: &str) -> Option<String> {
@@ -143,6 +143,58 @@ pub(super) fn read_only(options: &[Node]) -> Option<bool> {
 
 /// `SELECT set_config('name', 'value', local)` with constants and nothing else.
 pub(super) fn set_config(select: &SelectStmt) -> Option<Kind> {
+    let [target] = select.target_list.as_slice() else {
+        return None;
+    };
+    let [name, value, local] = arguments(select, target, "set_config")? else {
+        return None;
+    };
+    let name = constant_text(name)?.to_ascii_lowercase();
+    let value = match value_of(value) {
+        Value::Null => None,
+        Value::Text(text) => Some(text),
+        _ => return None,
+    };
+    let local = truth(&constant_text(local)?)?;
+    Some(Kind::Set {
+        name,
+        value,
+        local,
+        as_select: true,
+    })
+}
+
+/// Every `set_config` that is a target of a plain SELECT.
+pub(super) fn set_configs(select: &SelectStmt) -> Vec<SetConfig> {
+    let targets = select.target_list.iter();
+    let calls = targets.filter_map(|target| arguments(select, target, "set_config"));
+    let whole = calls.filter_map(|arguments| match arguments {
+        [name, value, local] => Some(SetConfig {
+            name: value_of(name),
+            value: value_of(value),
+            local: constant_text(local).map_or_else(|| value_of(local), Value::Text),
+        }),
+        _ => None,
+    });
+    whole.collect()
+}
+
+/// `SELECT current_setting('pgdog.name')` and nothing else.
+pub(super) fn current_setting(select: &SelectStmt) -> Option<Kind> {
+    let [target] = select.target_list.as_slice() else {
+        return None;
+    };
+    let [name, ..] = arguments(select, target, "current_setting")? else {
+        return None;
+    };
+    let name = constant_text(name)?.to_ascii_lowercase();
+    let unnamed =
+        matches!(&target.node, Some(NodeEnum::ResTarget(target)) if target.name.is_empty());
+    (name.starts_with("pgdog.") && unnamed).then_some(Kind::Current(name))
+}
+
+/// Arguments of a function of PostgreSQL's that is a target of a SELECT without anything else.
+fn arguments<'a>(select: &SelectStmt, target: &'a Node, function: &str) -> Option<&'a [Node]> {
     let plain = select.op == SetOperation::SetopNone as i32
         && select.from_clause.is_empty()
         && select.where_clause.is_none()
@@ -154,9 +206,6 @@ pub(super) fn set_config(select: &SelectStmt) -> Option<Kind> {
         && select.with_clause.is_none()
         && select.into_clause.is_none()
         && select.distinct_clause.is_empty();
-    let [target] = select.target_list.as_slice() else {
-        return None;
-    };
     let Some(NodeEnum::ResTarget(target)) = &target.node else {
         return None;
     };
@@ -164,33 +213,20 @@ pub(super) fn set_config(select: &SelectStmt) -> Option<Kind> {
         return None;
     };
     let names: Vec<&str> = call.funcname.iter().filter_map(string).collect();
-    let named = matches!(
-        names.as_slice(),
-        ["set_config"] | ["pg_catalog", "set_config"]
-    );
-    let [name, value, local] = call.args.as_slice() else {
-        return None;
+    let named = match names.as_slice() {
+        [name] | ["pg_catalog", name] => *name == function,
+        _ => false,
     };
-    if !plain || !named {
-        return None;
+    (plain && named).then_some(call.args.as_slice())
+}
+
+/// A boolean constant.
+pub fn truth(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "on" | "1" | "yes" | "y" => Some(true),
+        "false" | "f" | "off" | "0" | "no" | "n" => Some(false),
+        _ => None,
     }
-    let name = constant_text(name)?.to_ascii_lowercase();
-    let value = match super::value::value(value) {
-        super::Value::Null => None,
-        super::Value::Text(text) => Some(text),
-        _ => return None,
-    };
-    let local = match constant_text(local)?.as_str() {
-        "true" | "t" | "on" | "1" | "yes" => true,
-        "false" | "f" | "off" | "0" | "no" => false,
-        _ => return None,
-    };
-    Some(Kind::Set {
-        name,
-        value,
-        local,
-        as_select: true,
-    })
 }
 
 fn list(name: &str, args: &[Node]) -> String {

@@ -117,6 +117,8 @@ pub(super) fn of_all_alike(plan: &Plan) -> Option<Plan> {
     let plain = matches!(statement.kind, Kind::Read | Kind::Write)
         && statement.opaque.is_none()
         && statement.functions.shared.is_none()
+        && statement.functions.settings.is_empty()
+        && statement.prepared.is_none()
         && !statement.functions.sets;
     plain.then(|| {
         let mut statement = statement.clone();

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
-    CopyStmt, CreateTableAsStmt, DiscardMode, DoStmt, ExplainStmt, Node, RangeVar, RawStmt,
-    SelectStmt, TransactionStmt, TransactionStmtKind,
+    CopyStmt, CreateTableAsStmt, DiscardMode, DoStmt, ExecuteStmt, ExplainStmt, Node, RangeVar,
+    RawStmt, SelectStmt, TransactionStmt, TransactionStmtKind,
 };
 
 use super::definition::{has_option, is_temporary, option};
 use super::facts::Facts;
 use super::hint::hints;
-use super::setting::{read_only, server_timestamp, set, set_config};
+use super::setting::{current_setting, read_only, server_timestamp, set, set_config, set_configs};
 use super::value::{string, value};
 use super::{Kind, Plan, PlanError, Prepared, Statement};
 
@@ -105,6 +105,7 @@ fn statement(node: &NodeEnum) -> Statement {
     let mut facts = Facts::default();
     let mut extra = Extra::default();
     let mut kind = kind(node, &mut facts, &mut extra);
+    facts.functions.sets = facts.set_calls > facts.functions.settings.len();
     if facts.placement {
         kind = Kind::Placement;
     } else if kind == Kind::Read && facts.writes {
@@ -204,10 +205,7 @@ fn session_kind(node: &NodeEnum, facts: &mut Facts, extra: &mut Extra) -> Option
         NodeEnum::ExecuteStmt(execute) => {
             facts.expressions(&execute.params);
             facts.opaque("the prepared statement behind EXECUTE is not known here");
-            extra.prepared = Some(Prepared::Execute {
-                name: execute.name.clone(),
-                arguments: execute.params.iter().map(value).collect(),
-            });
+            extra.prepared = Some(executed(execute));
         }
         NodeEnum::DeallocateStmt(deallocate) => {
             let name = (!deallocate.isall).then(|| deallocate.name.clone());
@@ -233,11 +231,19 @@ fn session_kind(node: &NodeEnum, facts: &mut Facts, extra: &mut Extra) -> Option
     Some(Kind::Session)
 }
 
+fn executed(execute: &ExecuteStmt) -> Prepared {
+    Prepared::Execute {
+        name: execute.name.clone(),
+        arguments: execute.params.iter().map(value).collect(),
+    }
+}
+
 fn select_kind(select: &SelectStmt, facts: &mut Facts, extra: &mut Extra) -> Kind {
-    if let Some(kind) = set_config(select) {
+    if let Some(kind) = set_config(select).or_else(|| current_setting(select)) {
         return kind;
     }
     facts.select(select);
+    facts.functions.settings = set_configs(select);
     match leftmost_into(select) {
         None => Kind::Read,
         Some(table) => created(Some(table), extra),
@@ -267,8 +273,9 @@ fn created(table: Option<&RangeVar>, extra: &mut Extra) -> Kind {
 
 fn create_as_kind(create: &CreateTableAsStmt, facts: &mut Facts, extra: &mut Extra) -> Kind {
     match create.query.as_ref().and_then(|query| query.node.as_ref()) {
-        Some(NodeEnum::ExecuteStmt(_)) => {
+        Some(NodeEnum::ExecuteStmt(execute)) => {
             facts.opaque("the prepared statement behind EXECUTE is not known here");
+            extra.prepared = Some(executed(execute));
         }
         _ => {
             facts.subquery(create.query.as_deref());
@@ -317,7 +324,9 @@ fn explain_kind(explain: &ExplainStmt, facts: &mut Facts, extra: &mut Extra) -> 
         extra.explained = Some(Box::new(statement(query)));
         return Kind::ExplainRoute;
     }
-    let inner = kind(query, facts, &mut Extra::default());
+    let mut inner_extra = Extra::default();
+    let inner = kind(query, facts, &mut inner_extra);
+    extra.prepared = inner_extra.prepared;
     if option(&explain.options, "analyze") {
         return if inner == Kind::Read {
             Kind::Read

@@ -82,6 +82,7 @@ fn access(statement: &Statement) -> Access {
         | Kind::SetServerTimestamp(_)
         | Kind::Reset(_)
         | Kind::Show(_)
+        | Kind::Current(_)
         | Kind::Discard { .. }
         | Kind::ExplainRoute
         | Kind::Begin {
@@ -120,6 +121,7 @@ fn without_tables(statement: &Statement, access: Access, topology: &Topology) ->
         | Kind::SetServerTimestamp(_)
         | Kind::Reset(_)
         | Kind::Show(_)
+        | Kind::Current(_)
         | Kind::Discard { .. } => any("setting"),
         Kind::ExplainRoute => any("explain"),
         Kind::TwoPhase if topology.shards.len() > 1 => Some(refuse::two_phase()),

@@ -102,6 +102,7 @@ fn is_neutral(kind: &Kind) -> bool {
         | Kind::SetServerTimestamp(_)
         | Kind::Reset(_)
         | Kind::Show(_)
+        | Kind::Current(_)
         | Kind::Discard { .. }
         | Kind::ExplainRoute => true,
         Kind::Read
@@ -131,6 +132,7 @@ fn changes_routes(kind: &Kind) -> bool {
         | Kind::Release(_)
         | Kind::SetServerTimestamp(_)
         | Kind::Show(_)
+        | Kind::Current(_)
         | Kind::ExplainRoute
         | Kind::Read
         | Kind::Write

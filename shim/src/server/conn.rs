@@ -12,8 +12,10 @@ use pgdog_core::ids::{Epoch, Incarnation};
 use pgdog_core::lsn::Lsn;
 use tokio::io::Interest;
 
+use super::applied::Applied;
 use super::cancel::CancelToken;
 use super::ledger::{Copying, Ledger, Noted};
+use super::prepared::Moment;
 use super::stats::ServerInfo;
 use super::{Endpoint, faults};
 use crate::net::Stream;
@@ -40,9 +42,14 @@ pub struct Conn {
     commit_lsn: Option<Lsn>,
     /// The `pgdog.epoch` that this server session has; `None` when never set.
     pub epoch: Option<Epoch>,
-    /// Names the settings that the borrower has applied; 0: none. Callers that find another value
-    /// than their own reset the session and apply theirs.
-    pub settings: u64,
+    /// What its borrowers have set.
+    pub applied: Applied,
+    /// Names the settings of role and database that this server session began with.
+    pub(super) role_settings: u64,
+    /// When it was logged in.
+    pub(super) opened: Moment,
+    /// A setting that clients are told of has changed.
+    pub(super) news: bool,
     endpoint: Arc<Endpoint>,
     pub(super) info: Arc<ServerInfo>,
     cancels_underway: Arc<AtomicUsize>,
@@ -74,7 +81,10 @@ impl Conn {
             incarnation: None,
             commit_lsn: None,
             epoch: None,
-            settings: 0,
+            applied: Applied::default(),
+            role_settings: 0,
+            opened: Moment::now(),
+            news: false,
             endpoint,
             info: Arc::new(ServerInfo::new()),
             cancels_underway: Arc::default(),
@@ -166,9 +176,25 @@ impl Conn {
         let _ = self.io.try_write(&out);
     }
 
-    /// Whether a named statement is prepared here, or on its way. Counts as a use of it.
-    pub fn has_prepared(&mut self, name: &str) -> bool {
-        self.ledger.has_prepared(name)
+    /// When a named statement was prepared here, if it is or is about to be. Counts as a use.
+    pub fn prepared_at(&mut self, name: &str) -> Option<Moment> {
+        self.ledger.prepared_at(name)
+    }
+
+    /// To be called after `PREPARE name ...` of so many bytes went through.
+    pub fn note_prepared(&mut self, name: &str, bytes: usize) {
+        self.ledger.note_prepared(name, bytes);
+    }
+
+    /// A named statement does not fit its tables any more: from now on it counts as older than
+    /// whatever any client prepared.
+    pub fn spoil_prepared(&mut self, name: &str) {
+        self.ledger.spoil_prepared(name);
+    }
+
+    /// To be called after `DEALLOCATE name` went through.
+    pub fn forget_one_prepared(&mut self, name: &str) {
+        self.ledger.forget_one_prepared(name);
     }
 
     /// To be called after `DEALLOCATE ALL` or `DISCARD ALL` went through.
@@ -343,7 +369,7 @@ impl Conn {
     pub(super) fn note_reset(&mut self) {
         self.dirty = false;
         self.epoch = None;
-        self.settings = 0;
+        self.applied = Applied::default();
         self.commit_lsn = None;
         self.ledger.forget_prepared();
     }
@@ -398,7 +424,7 @@ impl Conn {
                 self.incarnation = (!value.is_empty()).then(|| Incarnation(value.to_owned()));
             }
             "pgdog.commit_lsn" => self.commit_lsn = value.parse().ok(),
-            _ => {}
+            _ => self.news = true,
         }
         self.parameters.insert(name.to_owned(), value.to_owned());
     }

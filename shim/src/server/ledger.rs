@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use super::ahead::GUARD_NAME;
-use super::prepared::Prepared;
+use super::prepared::{Moment, Prepared};
 use crate::proto::answer;
 use crate::proto::backend::tag;
 use crate::proto::frame::Message;
@@ -39,6 +39,14 @@ enum Owed {
     CopyEnd,
 }
 
+/// A named statement whose Parse is on its way.
+#[derive(Debug)]
+struct Parsing {
+    name: String,
+    bytes: usize,
+    sent: Moment,
+}
+
 /// What to do with a message that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Noted {
@@ -60,7 +68,7 @@ pub(super) struct Ledger {
     sent: u64,
     settled: u64,
     /// Parse and Close messages on their way, with their segment; `None` is not to be remembered.
-    parsing: VecDeque<(u64, Option<String>)>,
+    parsing: VecDeque<(u64, Option<Parsing>)>,
     closing: VecDeque<(u64, Option<String>)>,
     prepared: Prepared,
     /// CloseComplete answers to come for evicted statements.
@@ -114,12 +122,32 @@ impl Ledger {
             .count()
     }
 
-    pub(super) fn has_prepared(&mut self, name: &str) -> bool {
-        self.prepared.touch(name)
-            || self
-                .parsing
-                .iter()
-                .any(|(_, parsing)| parsing.as_deref() == Some(name))
+    /// When the Parse of a statement was sent, if the server knows it or is about to.
+    pub(super) fn prepared_at(&mut self, name: &str) -> Option<Moment> {
+        let mut on_their_way = self
+            .parsing
+            .iter()
+            .rev()
+            .filter_map(|(_, one)| one.as_ref());
+        let on_its_way = on_their_way.find(|one| one.name == name);
+        on_its_way
+            .map(|one| one.sent)
+            .or_else(|| self.prepared.touch(name))
+    }
+
+    /// SQL has prepared a statement by this name.
+    pub(super) fn note_prepared(&mut self, name: &str, bytes: usize) {
+        self.prepared.insert(name.to_owned(), bytes, Moment::now());
+    }
+
+    /// The statement is of no use any more.
+    pub(super) fn spoil_prepared(&mut self, name: &str) {
+        self.prepared.spoil(name);
+    }
+
+    /// SQL has deallocated it.
+    pub(super) fn forget_one_prepared(&mut self, name: &str) {
+        self.prepared.forget(name);
     }
 
     pub(super) fn prepared_count(&self) -> usize {
@@ -153,7 +181,12 @@ impl Ledger {
             }
             b'P' => {
                 self.open = true;
-                self.parsing.push_back((self.sent, name_of(body)));
+                let parsing = name_of(body).map(|name| Parsing {
+                    name,
+                    bytes: body.len(),
+                    sent: Moment::now(),
+                });
+                self.parsing.push_back((self.sent, parsing));
             }
             b'C' => {
                 self.open = true;
@@ -179,8 +212,8 @@ impl Ledger {
                 self.settle()?;
             }
             tag::PARSE_COMPLETE => {
-                if let Some((_, Some(name))) = self.parsing.pop_front() {
-                    self.prepared.insert(name);
+                if let Some((_, Some(done))) = self.parsing.pop_front() {
+                    self.prepared.insert(done.name, done.bytes, done.sent);
                 }
             }
             tag::CLOSE_COMPLETE if self.own_closes > 0 => {

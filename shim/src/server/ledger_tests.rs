@@ -84,16 +84,19 @@ fn an_error_ends_a_copy_and_its_late_data_is_ignored() {
 fn a_statement_is_known_once_its_parse_completed() {
     let mut ledger = ledger();
     sent_named(&mut ledger, b'P', "a");
-    assert!(ledger.has_prepared("a"), "on its way: not to be sent again");
+    assert!(
+        ledger.prepared_at("a").is_some(),
+        "on its way: not to be sent again"
+    );
     sent_named(&mut ledger, b'P', "b");
     sent(&mut ledger, "S");
     received(&mut ledger, "1EZ").expect("fine");
-    assert!(ledger.has_prepared("a"));
-    assert!(!ledger.has_prepared("b"), "its Parse failed");
+    assert!(ledger.prepared_at("a").is_some());
+    assert!(ledger.prepared_at("b").is_none(), "its Parse failed");
     sent_named(&mut ledger, b'C', "a");
     sent(&mut ledger, "S");
     received(&mut ledger, "3Z").expect("fine");
-    assert!(!ledger.has_prepared("a"));
+    assert!(ledger.prepared_at("a").is_none());
 }
 
 #[test]
@@ -104,9 +107,9 @@ fn an_error_in_one_segment_leaves_the_next_one_alone() {
     sent_named(&mut ledger, b'P', "b");
     sent(&mut ledger, "S");
     received(&mut ledger, "EZ").expect("fine");
-    assert!(!ledger.has_prepared("a") && ledger.has_prepared("b"));
+    assert!(ledger.prepared_at("a").is_none() && ledger.prepared_at("b").is_some());
     received(&mut ledger, "1Z").expect("fine");
-    assert!(ledger.has_prepared("b") && ledger.in_sync());
+    assert!(ledger.prepared_at("b").is_some() && ledger.in_sync());
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn statements_beyond_the_limit_are_closed_unseen_at_the_next_rest() {
     let close = Frame::new(b'3', b"");
     assert_eq!(ledger.note_received(&close), Ok(Noted::Swallow));
     assert_eq!(ledger.note_received(&close), Ok(Noted::Pass));
-    assert!(!ledger.has_prepared("b") && ledger.has_prepared("c"));
+    assert!(ledger.prepared_at("b").is_none() && ledger.prepared_at("c").is_some());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Opening a connection: TCP, startup, authentication, up to the first ReadyForQuery.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,34 @@ use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, Scr
 use tokio::net::TcpStream;
 
 use super::conn::Conn;
+use super::prepared::Moment;
 use super::settings::PoolSettings;
-use super::{Endpoint, Login, faults};
+use super::{Endpoint, Login, ServerError, faults};
 use crate::net::{Stream, TcpSettings};
 use crate::proto::backend::tag;
 use crate::proto::{ErrorFields, Frame, answer, frontend, md5, startup};
 
 /// Statements that one connection keeps prepared, unless told otherwise.
 pub(super) const PREPARED_LIMIT: usize = 500;
+
+/// Settings that a login takes over from its role and database, the strongest last.
+pub const ROLE_SETTINGS: &str = "SELECT s.setting FROM ( \
+       SELECT pg_catalog.unnest(setconfig) AS setting, setrole, setdatabase \
+       FROM pg_catalog.pg_db_role_setting \
+       WHERE setdatabase IN (0, (SELECT oid FROM pg_catalog.pg_database \
+                                 WHERE datname = pg_catalog.current_database())) \
+         AND setrole IN (0, (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = session_user)) \
+     ) AS s ORDER BY s.setrole <> 0, s.setdatabase <> 0, s.setting";
+
+/// Names what [`ROLE_SETTINGS`] found; 0 for nothing.
+pub fn role_settings(rows: &[Vec<Option<String>>]) -> u64 {
+    if rows.is_empty() {
+        return 0;
+    }
+    let mut hasher = DefaultHasher::new();
+    rows.hash(&mut hasher);
+    hasher.finish().max(1)
+}
 
 impl Conn {
     /// Connects and logs in.
@@ -59,6 +80,23 @@ impl Conn {
                 Err(faults::cannot_connect(&endpoint, why))
             }
         }
+    }
+
+    /// Remembers which settings of role and database this session began with. They may have changed
+    /// a moment ago; the next who looks finds out.
+    pub(super) async fn note_role_settings(&mut self, limit: Duration) -> Result<(), Fault> {
+        match tokio::time::timeout(limit, self.simple(ROLE_SETTINGS)).await {
+            Ok(Ok(rows)) => self.role_settings = role_settings(&rows),
+            // Who may not read them finds no difference either.
+            Ok(Err(ServerError::Sql(_))) => {}
+            Ok(Err(ServerError::Fault(fault))) => return Err(fault),
+            Err(_) => {
+                let why = faults::took_too_long("reading the settings of the role", limit);
+                return Err(faults::cannot_connect(self.endpoint(), why));
+            }
+        }
+        self.opened = Moment::now();
+        Ok(())
     }
 
     async fn log_in(&mut self, login: &Login) -> Result<(), Fault> {

@@ -22,6 +22,7 @@ use crate::proto::ErrorFields;
 
 mod ahead;
 mod answer;
+mod applied;
 mod cancel;
 mod conn;
 mod faults;
@@ -37,12 +38,15 @@ mod turns;
 
 pub use ahead::{Ahead, Guard, Guarded, Settled};
 pub use answer::Answer;
+pub use applied::Applied;
 pub use cancel::CancelToken;
 pub use conn::{Conn, Head};
 pub use lease::Lease;
 pub use ledger::Copying;
+pub use login::{ROLE_SETTINGS, role_settings};
 pub use pool::Pool;
 pub use pools::Pools;
+pub use prepared::Moment;
 pub use settings::{PoolLimits, PoolSettings};
 pub use stats::{PoolStats, ServerState, ServerStats};
 pub use turns::{Claim, Leader};

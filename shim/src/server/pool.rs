@@ -158,7 +158,15 @@ impl Pool {
         let limit = settings
             .connect_timeout
             .min(limit.max(Duration::from_millis(1)));
-        let opened = Conn::open(self.endpoint.clone(), &login, limit, &settings).await;
+        let begun = Instant::now();
+        let mut opened = Conn::open(self.endpoint.clone(), &login, limit, &settings).await;
+        if let Ok(conn) = &mut opened
+            && let Err(fault) = conn
+                .note_role_settings(limit.saturating_sub(begun.elapsed()))
+                .await
+        {
+            opened = Err(fault);
+        }
         match &opened {
             Ok(conn) => {
                 self.counters.connects.fetch_add(1, Ordering::Relaxed);

@@ -1,83 +1,135 @@
 //! Which named statements a server connection knows; pure.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names in the order of their last use, bounded.
+/// Text of statements that one connection keeps at most, in bytes.
+const BYTES_LIMIT: usize = 8 << 20;
+
+/// A point in the order of things that happen in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Later than every moment before.
+    pub fn now() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A statement that a server knows.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Tick of its last use.
+    used: u64,
+    bytes: usize,
+    /// When its Parse was sent.
+    parsed: Moment,
+}
+
+/// Names in the order of their last use, bounded in number and in bytes.
 ///
 /// A name that falls out is `evicted`: still known to the server until a Close goes out, and
 /// taken back when it is asked for before that.
 #[derive(Debug)]
 pub(super) struct Prepared {
     limit: usize,
-    /// Name → tick of its last use.
-    used: HashMap<String, u64>,
+    known: HashMap<String, Known>,
+    bytes: usize,
     tick: u64,
-    evicted: Vec<String>,
+    evicted: Vec<(String, Known)>,
 }
 
 impl Prepared {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),
-            used: HashMap::new(),
+            known: HashMap::new(),
+            bytes: 0,
             tick: 0,
             evicted: Vec::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.used.len() + self.evicted.len()
+        self.known.len() + self.evicted.len()
     }
 
-    /// Whether the server knows the name; counts as a use.
-    pub(super) fn touch(&mut self, name: &str) -> bool {
+    /// When the server was given the name, if it knows it; counts as a use.
+    pub(super) fn touch(&mut self, name: &str) -> Option<Moment> {
         self.tick += 1;
-        if let Some(last) = self.used.get_mut(name) {
-            *last = self.tick;
-            return true;
+        if let Some(known) = self.known.get_mut(name) {
+            known.used = self.tick;
+            return Some(known.parsed);
         }
-        match self.evicted.iter().position(|evicted| evicted == name) {
-            Some(index) => {
-                let name = self.evicted.swap_remove(index);
-                self.insert(name);
-                true
-            }
-            None => false,
+        let index = self
+            .evicted
+            .iter()
+            .position(|(evicted, _)| evicted == name)?;
+        let (name, known) = self.evicted.swap_remove(index);
+        self.insert(name, known.bytes, known.parsed);
+        Some(known.parsed)
+    }
+
+    pub(super) fn insert(&mut self, name: String, bytes: usize, parsed: Moment) {
+        self.forget(&name);
+        self.tick += 1;
+        self.bytes += bytes;
+        let known = Known {
+            used: self.tick,
+            bytes,
+            parsed,
+        };
+        self.known.insert(name, known);
+        while self.known.len() > 1 && (self.known.len() > self.limit || self.bytes > BYTES_LIMIT) {
+            self.evict_oldest();
         }
     }
 
-    pub(super) fn insert(&mut self, name: String) {
-        self.tick += 1;
-        self.evicted.retain(|evicted| *evicted != name);
-        self.used.insert(name, self.tick);
-        while self.used.len() > self.limit {
-            // Rare (only beyond the limit), so a walk is cheaper than an ordered list on each use.
-            let oldest = self
-                .used
-                .iter()
-                .min_by_key(|(_, tick)| **tick)
-                .map(|(name, _)| name);
-            let oldest = oldest
-                .cloned()
-                .expect("more names than a limit of at least one");
-            self.used.remove(&oldest);
-            self.evicted.push(oldest);
+    fn evict_oldest(&mut self) {
+        // Rare (only beyond the limit), so a walk is cheaper than an ordered list on each use.
+        let oldest = self
+            .known
+            .iter()
+            .min_by_key(|(_, known)| known.used)
+            .map(|(name, _)| name.clone());
+        if let Some(name) = oldest {
+            self.evict(&name);
+        }
+    }
+
+    /// The server's statement does not fit its tables any more: it counts as older than all others.
+    pub(super) fn spoil(&mut self, name: &str) {
+        if let Some(known) = self.known.get_mut(name) {
+            known.parsed = Moment(0);
+        }
+    }
+
+    fn evict(&mut self, name: &str) {
+        if let Some((name, known)) = self.known.remove_entry(name) {
+            self.bytes -= known.bytes;
+            self.evicted.push((name, known));
         }
     }
 
     pub(super) fn forget(&mut self, name: &str) {
-        self.used.remove(name);
-        self.evicted.retain(|evicted| evicted != name);
+        if let Some(known) = self.known.remove(name) {
+            self.bytes -= known.bytes;
+        }
+        self.evicted.retain(|(evicted, _)| evicted != name);
     }
 
     pub(super) fn clear(&mut self) {
-        self.used.clear();
+        self.known.clear();
         self.evicted.clear();
+        self.bytes = 0;
     }
 
     /// Names to be closed on the server now.
     pub(super) fn take_evicted(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.evicted)
+        let evicted = std::mem::take(&mut self.evicted);
+        evicted.into_iter().map(|(name, _)| name).collect()
     }
 }
 
@@ -85,27 +137,52 @@ impl Prepared {
 mod tests {
     use super::*;
 
+    fn insert(prepared: &mut Prepared, name: &str, bytes: usize) {
+        prepared.insert(name.to_owned(), bytes, Moment::now());
+    }
+
     #[test]
     fn the_least_recently_used_name_is_evicted() {
         let mut prepared = Prepared::new(2);
-        prepared.insert("a".to_owned());
-        prepared.insert("b".to_owned());
-        assert!(prepared.touch("a"));
-        prepared.insert("c".to_owned());
+        insert(&mut prepared, "a", 1);
+        insert(&mut prepared, "b", 1);
+        assert!(prepared.touch("a").is_some());
+        insert(&mut prepared, "c", 1);
         assert_eq!(prepared.take_evicted(), ["b"]);
-        assert!(prepared.touch("a") && prepared.touch("c") && !prepared.touch("b"));
+        assert!(["a", "c"].iter().all(|name| prepared.touch(name).is_some()));
+        assert!(prepared.touch("b").is_none());
+    }
+
+    #[test]
+    fn long_texts_are_evicted_before_the_number_is_reached() {
+        let mut prepared = Prepared::new(100);
+        for name in ["a", "b", "c"] {
+            insert(&mut prepared, name, BYTES_LIMIT / 2);
+        }
+        assert_eq!(prepared.take_evicted(), ["a"]);
+        insert(&mut prepared, "d", 2 * BYTES_LIMIT);
+        assert_eq!(prepared.take_evicted().len(), 2);
+        assert!(prepared.touch("d").is_some(), "one is always kept");
     }
 
     #[test]
     fn an_evicted_name_that_is_still_open_comes_back() {
         let mut prepared = Prepared::new(1);
-        prepared.insert("a".to_owned());
-        prepared.insert("b".to_owned());
-        assert!(
-            prepared.touch("a"),
-            "the server has not been told to close it"
-        );
+        insert(&mut prepared, "a", 1);
+        insert(&mut prepared, "b", 1);
+        let back = prepared.touch("a");
+        assert!(back.is_some(), "the server has not been told to close it");
         assert_eq!(prepared.take_evicted(), ["b"]);
         assert_eq!(prepared.len(), 1);
+    }
+
+    #[test]
+    fn a_name_that_is_parsed_again_is_of_the_later_moment() {
+        let mut prepared = Prepared::new(2);
+        insert(&mut prepared, "a", 5);
+        let between = Moment::now();
+        insert(&mut prepared, "a", 5);
+        assert!(prepared.touch("a").is_some_and(|parsed| parsed > between));
+        assert_eq!(prepared.bytes, 5);
     }
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use pgdog_core::ids::ShardNumber;
 
 use super::faults;
-use super::prepared::{Prepared, Registry};
-use crate::plan::{PlanCache, Statement};
+use super::prepared::{Held, Prepared, Registry};
+use crate::plan::{self, Kind, PlanCache, Statement, rename_prepared};
 use crate::proto::frontend::{Bind, Format, Subject};
 use crate::proto::{ErrorFields, Frame, Frontend, ProtocolError};
 use crate::route;
@@ -36,21 +36,21 @@ pub enum Message<'a> {
         /// What the client calls it.
         name: &'a str,
         /// What it is.
-        prepared: Arc<Prepared>,
+        prepared: Held,
         /// As it came.
         frame: &'a Frame,
     },
     /// Bind.
     Bind {
         /// What is bound.
-        prepared: Arc<Prepared>,
+        prepared: Held,
         /// As it came.
         frame: &'a Frame,
     },
     /// Describe of a statement.
     DescribeStatement {
         /// What is described.
-        prepared: Arc<Prepared>,
+        prepared: Held,
         /// As it came.
         frame: &'a Frame,
     },
@@ -150,9 +150,26 @@ pub struct Portal {
 #[derive(Debug, Default)]
 pub struct Names {
     /// Statements.
-    pub statements: HashMap<String, Arc<Prepared>>,
+    pub statements: HashMap<String, Held>,
+    /// What the meaning of a text hangs on, besides itself: database, `search_path`, role.
+    pub context: u64,
     /// Portals, until the end of the transaction.
     pub portals: HashMap<String, Portal>,
+}
+
+impl Names {
+    /// Forgets all statements but the unnamed one, as DEALLOCATE ALL does.
+    pub fn deallocate_all(&mut self) {
+        self.statements.retain(|name, _| name.is_empty());
+    }
+
+    /// The statement that an EXECUTE runs.
+    pub fn executed_by(&self, statement: &Statement) -> Option<&Held> {
+        match &statement.prepared {
+            Some(plan::Prepared::Execute { name, .. }) => self.statements.get(name),
+            Some(plan::Prepared::Prepare { .. } | plan::Prepared::Deallocate(_)) | None => None,
+        }
+    }
 }
 
 /// A batch in steps.
@@ -210,7 +227,7 @@ impl<'a> Splitter<'a, '_> {
                 types,
             } => {
                 let prepared = self.parse(statement, sql, types.iter().collect())?;
-                self.subject(&prepared);
+                self.subject(&prepared.prepared);
                 self.push(Message::Parse {
                     name: statement,
                     prepared,
@@ -220,18 +237,18 @@ impl<'a> Splitter<'a, '_> {
             Frontend::Bind(bind) => {
                 let prepared = self.statement(bind.statement)?;
                 let portal = Portal {
-                    prepared: Some(prepared.clone()),
+                    prepared: Some(prepared.prepared.clone()),
                     shard: None,
                 };
                 self.names.portals.insert(bind.portal.to_owned(), portal);
                 self.bound.insert(bind.portal, bind);
-                self.subject(&prepared);
+                self.subject(&prepared.prepared);
                 self.step().bind = Some(bind);
                 self.push(Message::Bind { prepared, frame });
             }
             Frontend::Describe(Subject::Statement(name)) => {
                 let prepared = self.statement(name)?;
-                self.subject(&prepared);
+                self.subject(&prepared.prepared);
                 self.push(Message::DescribeStatement { prepared, frame });
             }
             Frontend::Describe(Subject::Portal(name)) => {
@@ -243,6 +260,7 @@ impl<'a> Splitter<'a, '_> {
                 self.step().executes = true;
                 self.push(Message::Execute { frame });
                 let step = self.step.take().unwrap_or_default();
+                self.note_setting(&step);
                 self.batch.steps.push(step);
             }
             Frontend::Close(Subject::Statement(name)) => {
@@ -268,30 +286,51 @@ impl<'a> Splitter<'a, '_> {
         Ok(())
     }
 
-    fn parse(
-        &mut self,
-        name: &str,
-        sql: &str,
-        types: Vec<u32>,
-    ) -> Result<Arc<Prepared>, ErrorFields> {
-        if name.is_empty() {
-            let prepared = self.registry.unnamed(sql, types, self.plans);
-            self.names
-                .statements
-                .insert(String::new(), prepared.clone());
-            return Ok(prepared);
-        }
-        if self.names.statements.contains_key(name) {
+    fn parse(&mut self, name: &str, sql: &str, types: Vec<u32>) -> Result<Held, ErrorFields> {
+        if !name.is_empty() && self.names.statements.contains_key(name) {
             return Err(faults::duplicate_statement(name));
         }
-        let prepared = self.registry.prepare(sql, types, self.plans);
-        self.names
-            .statements
-            .insert(name.to_owned(), prepared.clone());
-        Ok(prepared)
+        let prepared = match (name, self.executed_by(sql)) {
+            (_, Some((executed, text))) => {
+                self.registry
+                    .alone(&text, types, Some(executed), self.plans)
+            }
+            ("", None) => self.registry.alone(sql, types, None, self.plans),
+            (_, None) => self
+                .registry
+                .prepare(sql, types, self.names.context, self.plans),
+        };
+        let held = Held::now(prepared);
+        self.names.statements.insert(name.to_owned(), held.clone());
+        Ok(held)
     }
 
-    fn statement(&self, name: &str) -> Result<Arc<Prepared>, ErrorFields> {
+    /// The statement behind the text of an EXECUTE, and that text with its name on the servers.
+    fn executed_by(&self, sql: &str) -> Option<(Held, String)> {
+        let planned = self.plans.get_or_parse(sql).ok()?;
+        let [statement] = planned.statements.as_slice() else {
+            return None;
+        };
+        let executed = self.names.executed_by(statement)?;
+        let text = rename_prepared(sql, &executed.server_name)?;
+        Some((executed.clone(), text))
+    }
+
+    /// Behind a statement that may change what texts mean, they are not shared with anybody.
+    fn note_setting(&mut self, step: &Step<'_>) {
+        let Some(statement) = step.statement() else {
+            return;
+        };
+        if matches!(
+            statement.kind,
+            Kind::Set { .. } | Kind::Reset(_) | Kind::Discard { .. }
+        ) || statement.functions.sets
+        {
+            self.names.context = rand::random();
+        }
+    }
+
+    fn statement(&self, name: &str) -> Result<Held, ErrorFields> {
         let known = self.names.statements.get(name).cloned();
         known.ok_or_else(|| faults::unknown_statement(name))
     }
@@ -352,122 +391,5 @@ impl<'a> Splitter<'a, '_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::proto::frame;
-    use crate::proto::frontend;
-    use bytes::BytesMut;
-
-    fn frames(write: impl FnOnce(&mut BytesMut)) -> Vec<Frame> {
-        let mut out = BytesMut::new();
-        write(&mut out);
-        std::iter::from_fn(|| frame::take(&mut out).unwrap()).collect()
-    }
-
-    fn cut<'a>(frames: &'a [Frame], names: &mut Names) -> Batch<'a> {
-        split(
-            frames,
-            names,
-            &Registry::new(1 << 20),
-            &PlanCache::new(1 << 20),
-        )
-        .unwrap()
-    }
-
-    #[test]
-    fn every_execute_ends_a_step_and_closes_stay_with_it() {
-        let frames = frames(|out| {
-            frontend::parse("s", "SELECT $1", &[], out);
-            frontend::bind("", "s", &[Some("1")], out);
-            frontend::execute("", 0, out);
-            frontend::bind("", "s", &[Some("2")], out);
-            frontend::execute("", 0, out);
-            frontend::close(Subject::Portal(""), out);
-            frontend::describe(Subject::Statement("s"), out);
-        });
-        let mut names = Names::default();
-        let batch = cut(&frames, &mut names);
-        let lens: Vec<_> = batch.steps.iter().map(|step| step.messages.len()).collect();
-        assert_eq!(lens, [3, 3, 1]);
-        let executes: Vec<_> = batch.steps.iter().map(|step| step.executes).collect();
-        assert_eq!(executes, [true, true, false]);
-        let value = route::Params::param(&batch.steps[1], 1).unwrap().value;
-        assert_eq!(value, Some(&b"2"[..]));
-        assert!(route::Params::param(&batch.steps[1], 2).is_none());
-    }
-
-    #[test]
-    fn an_unknown_name_ends_the_batch_there() {
-        let frames = frames(|out| {
-            frontend::parse("", "SELECT 1", &[], out);
-            frontend::bind("", "", &[], out);
-            frontend::execute("", 0, out);
-            frontend::bind("", "nobody", &[], out);
-            frontend::execute("", 0, out);
-        });
-        let batch = cut(&frames, &mut Names::default());
-        assert_eq!(batch.steps.len(), 1);
-        assert_eq!(batch.error.unwrap().code, "26000");
-    }
-
-    #[test]
-    fn a_named_statement_is_not_parsed_twice_and_a_closed_one_may_be() {
-        let twice = frames(|out| {
-            frontend::parse("s", "SELECT 1", &[], out);
-            frontend::parse("s", "SELECT 2", &[], out);
-        });
-        assert_eq!(
-            cut(&twice, &mut Names::default()).error.unwrap().code,
-            "42P05"
-        );
-        let closed = frames(|out| {
-            frontend::parse("s", "SELECT 1", &[], out);
-            frontend::close(Subject::Statement("s"), out);
-            frontend::parse("s", "SELECT 2", &[], out);
-        });
-        assert!(cut(&closed, &mut Names::default()).error.is_none());
-    }
-
-    #[test]
-    fn a_step_speaks_of_one_statement_only() {
-        let frames = frames(|out| {
-            frontend::parse("a", "SELECT 1", &[], out);
-            frontend::describe(Subject::Statement("a"), out);
-            frontend::parse("", "BEGIN", &[], out);
-            frontend::bind("", "", &[], out);
-            frontend::execute("", 0, out);
-        });
-        let batch = cut(&frames, &mut Names::default());
-        let texts: Vec<_> = batch.steps.iter().map(|step| step.sql()).collect();
-        assert_eq!(texts, ["SELECT 1", "BEGIN"]);
-    }
-
-    #[test]
-    fn a_portal_that_goes_on_in_its_batch_keeps_its_parameters() {
-        let frames = frames(|out| {
-            frontend::parse("", "SELECT $1", &[], out);
-            frontend::bind("p", "", &[Some("7")], out);
-            frontend::execute("p", 1, out);
-            frontend::execute("p", 1, out);
-        });
-        let batch = cut(&frames, &mut Names::default());
-        let value = route::Params::param(&batch.steps[1], 1).unwrap().value;
-        assert_eq!(value, Some(&b"7"[..]));
-    }
-
-    #[test]
-    fn a_portal_of_an_earlier_batch_is_resumed_where_it_lives() {
-        let mut names = Names::default();
-        let first = frames(|out| {
-            frontend::parse("", "SELECT 1", &[], out);
-            frontend::bind("p", "", &[], out);
-            frontend::execute("p", 1, out);
-        });
-        cut(&first, &mut names);
-        names.portals.get_mut("p").unwrap().shard = Some(ShardNumber(1));
-        let second = frames(|out| frontend::execute("p", 1, out));
-        let batch = cut(&second, &mut names);
-        assert_eq!(batch.steps[0].resumes, Some(ShardNumber(1)));
-        assert_eq!(batch.steps[0].sql(), "SELECT 1");
-    }
-}
+#[path = "batch_tests.rs"]
+mod tests;

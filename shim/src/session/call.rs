@@ -73,6 +73,7 @@ impl Session<'_> {
         (oid, topology): (u32, &Topology),
     ) -> Result<(), Gone> {
         participant.wrote = true;
+        self.needed.clear();
         let work = Work::Call(frame);
         match self.attempt(&mut participant, None, &work, topology).await {
             Err(Trouble::Gone(gone)) => return Err(gone),
@@ -86,7 +87,7 @@ impl Session<'_> {
             }
             Ok(Attempt::Ran { script, .. }) => {
                 if !LARGE_OBJECTS.contains(&oid) {
-                    participant.lease.settings = u64::MAX;
+                    participant.lease.applied.unknown = true;
                     participant.lease.mark_dirty();
                 }
                 if script.error.is_some() {

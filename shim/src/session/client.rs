@@ -1,5 +1,6 @@
 //! The client's end of a session: frames in, buffered bytes out.
 
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub struct Client {
     inbox: BytesMut,
     /// Answers not written yet.
     pub out: BytesMut,
+    /// What the client was told of its settings last.
+    reported: BTreeMap<String, String>,
     /// Where in `out` the last CommandComplete begins.
     completion: Option<usize>,
     written_bytes: u64,
@@ -72,6 +75,7 @@ impl Client {
             stream,
             inbox: BytesMut::new(),
             out: BytesMut::new(),
+            reported: BTreeMap::new(),
             completion: None,
             written_bytes: 0,
             received_bytes: 0,
@@ -163,6 +167,21 @@ impl Client {
         put(&mut self.out);
         self.completion = Some(self.out.len());
         self.out.unsplit(tail);
+    }
+
+    /// Tells of a setting, unless the client knows it. What is of one server only stays with us.
+    pub fn tell_setting(&mut self, name: &str, value: &str) {
+        let of_one_server = matches!(
+            name,
+            "in_hot_standby" | "server_version" | "server_encoding" | "integer_datetimes"
+        );
+        let told = self.reported.get(name);
+        let known = told.is_some_and(|told| told == value);
+        if known || name.starts_with("pgdog.") || (of_one_server && told.is_some()) {
+            return;
+        }
+        self.reported.insert(name.to_owned(), value.to_owned());
+        backend::parameter_status(name, value, &mut self.out);
     }
 
     /// Writes when much has been collected: this holds a fast server back for a slow client.

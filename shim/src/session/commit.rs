@@ -20,7 +20,7 @@ use super::party::Participant;
 use super::tx::{CommitPlan, commit_plan};
 use crate::observe::Counted;
 use crate::proto::ErrorFields;
-use crate::server::Ahead;
+use crate::server::{Ahead, Applied};
 
 /// How the transaction ended.
 #[derive(Debug)]
@@ -84,13 +84,14 @@ impl Session<'_> {
             true => self.params.commit(),
             false => self.params.rollback(),
         }
-        let fingerprint = self.params.fingerprint();
         if committed {
             // Everybody who took part has seen the transaction's SETs.
             for participant in self.participants.values_mut() {
-                if participant.lease.settings != u64::MAX {
-                    participant.lease.settings = fingerprint;
-                }
+                participant.lease.applied = Applied {
+                    fingerprint: self.params.fingerprint(),
+                    commands: self.params.wanted().clone(),
+                    unknown: participant.lease.applied.unknown,
+                };
             }
         }
         self.roll_back_all().await;

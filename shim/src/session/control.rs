@@ -6,6 +6,7 @@ use super::client::Gone;
 use super::commit::Ended;
 use super::dispatch::Flow;
 use super::local::Local;
+use super::settings::Keep;
 use super::steps::Asked;
 use super::tx::identifier;
 use super::{Session, faults, forward};
@@ -29,6 +30,16 @@ impl Session<'_> {
             return Ok(Flow::Next(at + 1));
         }
         match kind {
+            Kind::Begin { .. } if self.keep == Keep::Statement => {
+                let refused = Fault::Refused {
+                    what: "a transaction block".to_owned(),
+                    why: "pooler_mode is \"statement\" here".to_owned(),
+                    hint: Some(
+                        "Use a database or user with pooler_mode = \"transaction\".".to_owned(),
+                    ),
+                };
+                Ok(self.fault(&refused).await)
+            }
             Kind::Begin { read_only } => {
                 self.begin(asked, read_only.unwrap_or(false));
                 Ok(Flow::Next(at + 1))
@@ -205,6 +216,7 @@ impl Session<'_> {
             self.fail_with(&fields).await;
             return Flow::Failed { parsed: 0 };
         }
+        self.tell_all_news();
         let answer = Local::tag(tag);
         answer.write_head(asked, &mut self.client.out);
         answer.write_tail(asked, &mut self.client.out);

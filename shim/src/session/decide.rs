@@ -13,7 +13,7 @@ use super::forward::{self, Progress, Sink, Trouble};
 use super::steps::Asked;
 use super::words::{Stateful, stateful};
 use crate::nodes::{self, Topology};
-use crate::plan::{Kind, Statement};
+use crate::plan::{self, Kind, Statement};
 use crate::proto::{answer, frame, frontend};
 use crate::route::{self, Access, LookupKey, Outcome, Route, SessionView, Target, route};
 use crate::server::{Ahead, Conn};
@@ -61,9 +61,20 @@ impl Session<'_> {
         };
         let exact = exact.as_deref().and_then(|plan| plan.statements.first());
         let statement = exact.unwrap_or(statement);
-        let found = self
-            .route_with_lookups(statement, asked.params(), topology)
-            .await?;
+        let found = match (self.executed(asked), &statement.prepared) {
+            (Some(held), Some(plan::Prepared::Execute { arguments, .. }))
+                if matches!(statement.kind, Kind::Session | Kind::Read) =>
+            {
+                let arguments = route::Arguments(arguments);
+                let inner = held.plan().and_then(|plan| plan.statements.first());
+                let inner = inner.unwrap_or(statement);
+                self.route_with_lookups(inner, &arguments, topology).await?
+            }
+            _ => {
+                self.route_with_lookups(statement, asked.params(), topology)
+                    .await?
+            }
+        };
         Ok(match found.target {
             // The tables of the extension tell about the whole cluster on shard 0 only.
             Target::Any if names_extension(statement) => Route {
@@ -74,15 +85,23 @@ impl Session<'_> {
         })
     }
 
-    /// What only makes sense where a cursor or a prepared statement is.
+    /// What only makes sense where a cursor is.
     fn where_its_state_is(&self, statement: &Statement, sql: &str) -> Option<Route> {
         if statement.kind != Kind::Session {
             return None;
         }
         let shard = match stateful(sql) {
-            Stateful::Execute => self.pin?.0,
-            Stateful::Cursor(name) => self.names.portals.get(&name)?.shard?,
-            Stateful::Keep(_) | Stateful::Declare { .. } | Stateful::Nothing => return None,
+            Stateful::Cursor(name) => {
+                let portal = self.names.portals.get(&name);
+                match (portal.and_then(|portal| portal.shard), self.pin) {
+                    (Some(shard), _) | (None, Some((shard, _))) => shard,
+                    (None, None) => return None,
+                }
+            }
+            Stateful::Keep(_)
+            | Stateful::Declare { .. }
+            | Stateful::Execute
+            | Stateful::Nothing => return None,
         };
         Some(Route {
             target: Target::Shard(shard),

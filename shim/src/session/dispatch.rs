@@ -1,5 +1,7 @@
 //! What happens to each statement of a message, in order. The page to read first.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use pgdog_core::fault::Fault;
@@ -9,7 +11,7 @@ use super::Session;
 use super::client::Gone;
 use super::steps::{Asked, Input};
 use super::tx::Block;
-use super::words::{Stateful, stateful};
+use crate::nodes::Topology;
 use crate::observe::Counted;
 use crate::plan::Kind;
 use crate::proto::ErrorFields;
@@ -79,12 +81,21 @@ impl Session<'_> {
         match kind {
             Some(kind) if is_control(kind) => self.control(&asked, at, kind).await,
             Some(kind) if self.is_own(kind, &asked) => self.intercept(&asked, at, kind).await,
-            _ => self.routed(input, at).await,
+            _ => {
+                if let Some(flow) = self.prepared_by_sql(input, at).await? {
+                    return Ok(flow);
+                }
+                let flow = self.routed(input, at).await?;
+                match flow {
+                    Flow::Next(_) => self.bring_defaults_back(&asked, flow).await,
+                    Flow::Again(_) | Flow::Failed { .. } => Ok(flow),
+                }
+            }
         }
     }
 
     /// A statement for a server.
-    async fn routed(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
+    pub(super) async fn routed(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
         let mut topology = self.cluster.topology();
         // What is only parsed or described travels with the next statement that is run.
         let behind = at + self.count_silent(input, at);
@@ -119,6 +130,7 @@ impl Session<'_> {
             // Statements of one query are a transaction, in which a server refuses this one.
             self.begin_implicit();
         }
+        self.needed = self.needed_by_all(input, at..next);
         if let Target::All(reason) = route.target {
             let alone = topology.shards.len() == 1 && reason != AllReason::OmniWrite;
             if !alone {
@@ -126,27 +138,8 @@ impl Session<'_> {
             }
         }
         let mut route = route;
-        let mut bytes: usize = (at..next).map(|index| input.len_bytes(index)).sum();
-        while next < input.len() && self.may_join(input, at, next) {
-            bytes += input.len_bytes(next);
-            if bytes > RUN_BYTES {
-                break;
-            }
-            if !input.at(next).executes() {
-                next += 1;
-                continue;
-            }
-            let Ok(more) = self.decide(&input.at(next), &topology).await else {
-                break;
-            };
-            if more.target != route.target || matches!(more.target, Target::All(_)) {
-                break;
-            }
-            if more.access == Access::Write {
-                route.access = Access::Write;
-            }
-            next += 1;
-        }
+        let next = self.join_more(input, at..next, &mut route, &topology).await;
+        self.needed = self.needed_by_all(input, at..next);
         let rest_needs_server = (next..input.len()).any(|index| self.needs_server(input, index));
         if self.tx.block() == Block::Idle && (rest_needs_server || input.is_open_ended()) {
             self.begin_implicit();
@@ -155,6 +148,44 @@ impl Session<'_> {
             true => self.run_inside(input, at..next, &route, &topology).await,
             false => self.run_alone(input, at..next, &route, &topology).await,
         }
+    }
+
+    /// How far the statements go that can travel in the same write as these.
+    async fn join_more(
+        &mut self,
+        input: &Input<'_>,
+        first: Range<usize>,
+        route: &mut Route,
+        topology: &Arc<Topology>,
+    ) -> usize {
+        let Range {
+            start,
+            end: mut next,
+        } = first;
+        let mut bytes: usize = (start..next).map(|index| input.len_bytes(index)).sum();
+        while next < input.len() && self.may_join(input, start, next) {
+            bytes += input.len_bytes(next);
+            if bytes > RUN_BYTES {
+                break;
+            }
+            if !input.at(next).executes() {
+                next += 1;
+                continue;
+            }
+            let keeps = self.keeps_state(&input.at(next));
+            let Ok(more) = self.decide(&input.at(next), topology).await else {
+                break;
+            };
+            let elsewhere = more.target != route.target || matches!(more.target, Target::All(_));
+            if elsewhere || !matches!(keeps, Ok(None)) {
+                break;
+            }
+            if more.access == Access::Write {
+                route.access = Access::Write;
+            }
+            next += 1;
+        }
+        next
     }
 
     /// Whether statement `next` may travel together with statement `first`.
@@ -205,7 +236,7 @@ impl Session<'_> {
                 hint: Some("COMMIT does it in two phases by itself.".to_owned()),
             });
         }
-        let Some(why) = keeps_state(asked) else {
+        let Some(why) = self.keeps_state(asked)? else {
             return Ok(());
         };
         let shard = match route.target {
@@ -224,7 +255,7 @@ impl Session<'_> {
     }
 
     /// The shard whose connection is kept, or would be.
-    fn keeper(&self) -> Result<ShardNumber, Fault> {
+    pub(super) fn keeper(&self) -> Result<ShardNumber, Fault> {
         match self.pin {
             Some((shard, _)) => Ok(shard),
             None => self.home(&self.cluster.topology()),
@@ -289,23 +320,4 @@ fn may_end_failure(kind: &Kind) -> bool {
         kind,
         Kind::Commit { .. } | Kind::Rollback { .. } | Kind::RollbackTo(_)
     )
-}
-
-/// Why a statement's effect stays on its server connection, if it does.
-fn keeps_state(asked: &Asked<'_>) -> Option<&'static str> {
-    let statement = asked.statement().filter(|_| asked.executes())?;
-    match statement.kind {
-        Kind::Session => match stateful(asked.sql()) {
-            Stateful::Keep(why) => Some(why),
-            Stateful::Declare { hold, .. } => hold.then_some("cursor WITH HOLD"),
-            Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => None,
-        },
-        Kind::Read | Kind::Write if statement.functions.shared.is_some() => {
-            let text = asked.sql().to_ascii_lowercase();
-            let session_lock =
-                text.contains("pg_advisory_lock") || text.contains("pg_try_advisory_lock");
-            session_lock.then_some("advisory lock")
-        }
-        _ => None,
-    }
 }

@@ -2,18 +2,24 @@
 
 use pgdog_core::ids::ShardNumber;
 
-use super::Session;
 use super::batch::Portal;
+use super::client::Gone;
+use super::dispatch::Flow;
+use super::keep::{Setting, sets_unknown, settings};
 use super::last_route::LastRoute;
-use super::params::Scope;
+use super::param_values::{Class, classify};
+use super::params::{Scope, quoted, set_config_in};
 use super::party::{Participant, Place};
+use super::pin::{CODE, MAYBE};
 use super::script::Script;
 use super::steps::Asked;
-use super::words::{Stateful, runs_code, stateful};
+use super::words::{Stateful, code_sets, runs_code, stateful};
+use super::{Session, replay};
 use crate::observe::Counted;
 use crate::plan::{Kind, Statement};
+use crate::proto::ErrorFields;
 use crate::route::Route;
-use crate::server::Lease;
+use crate::server::{Applied, Lease};
 
 impl Session<'_> {
     /// Remembers for `SHOW pgdog.last_route`.
@@ -59,9 +65,8 @@ impl Session<'_> {
         script: &Script,
     ) {
         if let Some(fields) = &script.error {
-            if fields.code == "0A000" && fields.message.contains("cached plan") {
-                // The shared statement is of an older shape of the table: prepare it anew.
-                participant.lease.mark_dirty();
+            if is_stale_plan(fields) {
+                self.spoil(asked, &mut participant.lease);
             }
             return;
         }
@@ -70,59 +75,198 @@ impl Session<'_> {
         };
         let lease = &mut participant.lease;
         match &statement.kind {
-            Kind::Set {
-                name,
-                local: false,
-                value,
-                as_select,
-            } => {
-                match (value, as_select) {
-                    (None, false) => self.params.note_reset(name),
-                    (Some(_), _) | (None, true) => self.params.note_set(name, asked.sql()),
-                }
+            Kind::Set { local, .. } => {
+                let scope = if *local { Scope::Local } else { Scope::Session };
+                self.note_set(&statement.kind, asked.sql(), scope, lease);
                 self.tx.note_command(asked.sql());
-                self.note_search_path(name, value.as_deref(), Scope::Session);
-                if !self.tx.is_open() {
-                    lease.settings = self.params.fingerprint();
-                }
-            }
-            Kind::Set {
-                name,
-                local: true,
-                value,
-                ..
-            } => {
-                self.tx.note_command(asked.sql());
-                self.note_search_path(name, value.as_deref(), Scope::Local);
             }
             Kind::Reset(Some(name)) => {
                 self.params.note_reset(name);
                 self.note_search_path(name, None, Scope::Session);
                 self.tx.note_command(asked.sql());
-                lease.settings = match self.tx.is_open() {
-                    true => lease.settings,
-                    false => u64::MAX,
-                };
+                self.note_applied(lease, Some(name));
             }
-            Kind::Reset(None) | Kind::Discard { all: true } => {
+            Kind::Reset(None) => {
                 self.params.reset_all();
                 self.tx.note_command(asked.sql());
                 lease.epoch = None;
-                lease.settings = u64::MAX;
-                if matches!(statement.kind, Kind::Discard { .. }) {
-                    lease.forget_prepared();
-                    self.names.statements.clear();
-                    self.temporary.clear();
-                    self.pin = None;
-                    self.seen.set_pinned("");
-                }
+                self.note_applied(lease, None);
             }
-            Kind::Session => self.note_state(statement, asked.sql(), participant.shard),
-            Kind::Ddl { .. } | Kind::Placement => self.reshaped = true,
-            _ => note_code(statement, asked.sql(), lease),
+            Kind::Discard { all: true } => {
+                self.forget_everything();
+                lease.forget_prepared();
+                lease.epoch = None;
+                lease.applied = Applied::default();
+                if let Some((shard, CODE)) = self.pin {
+                    self.set_pin(Some((shard, MAYBE)));
+                }
+                self.touched = true;
+            }
+            Kind::Discard { all: false } => self.touched = true,
+            Kind::Session => {
+                self.touched |= self.pin.is_some();
+                self.note_state(statement, asked.sql(), participant.shard);
+            }
+            Kind::Ddl { .. } | Kind::Placement => {
+                self.touched |= !self.temporary.is_empty();
+                self.reshaped = true;
+            }
+            _ => {}
         }
+        self.note_code(asked, statement, &mut participant.lease);
         if self.reshaped && !self.tx.is_open() {
             self.reshaped = false;
+        }
+    }
+
+    /// A SET that went through.
+    fn note_set(&mut self, kind: &Kind, sql: &str, scope: Scope, lease: &mut Lease) {
+        let Kind::Set {
+            name,
+            value,
+            as_select,
+            ..
+        } = kind
+        else {
+            return;
+        };
+        let to_default = value.is_none() && !as_select;
+        match scope {
+            Scope::Local => self.params.note_local(name, sql),
+            Scope::Session if to_default => self.params.note_reset(name),
+            Scope::Session => self.params.note_set(name, sql),
+        }
+        self.note_search_path(name, value.as_deref(), scope);
+        if scope == Scope::Session {
+            self.note_applied(lease, to_default.then_some(name.as_str()));
+        }
+    }
+
+    /// Outside of a transaction: the connection has the session's settings now, but for defaults
+    /// that the client brought and a RESET on the server does not know.
+    fn note_applied(&self, lease: &mut Lease, reset: Option<&str>) {
+        if self.tx.is_open() {
+            return;
+        }
+        let unknown = lease.applied.unknown;
+        lease.applied = Applied {
+            fingerprint: self.params.fingerprint(),
+            commands: self.params.wanted().clone(),
+            unknown,
+        };
+        let brought = match reset {
+            Some(name) => self.params.default_of(name).is_some(),
+            None => false,
+        };
+        if brought {
+            // Something else than what is wanted, so that it is brought back.
+            let commands = std::sync::Arc::make_mut(&mut lease.applied.commands);
+            commands.remove(reset.unwrap_or_default());
+            lease.applied.fingerprint = u64::MAX;
+        }
+    }
+
+    /// What functions and code may have left.
+    fn note_code(&mut self, asked: &Asked<'_>, statement: &Statement, lease: &mut Lease) {
+        let executed = self.executed(asked);
+        let inner = executed.as_deref().and_then(|held| held.plan());
+        let runs = inner
+            .and_then(|plan| plan.statements.first())
+            .unwrap_or(statement);
+        for setting in settings(runs, asked.params()) {
+            self.note_setting(&setting, lease);
+        }
+        if sets_unknown(runs, asked.params()) {
+            lease.applied.unknown = true;
+        }
+        self.touched |= runs.functions.advisory.is_some() && self.pin.is_some();
+        if runs_code(asked.sql()) {
+            lease.mark_dirty();
+            lease.applied.unknown |= code_sets(asked.sql());
+        }
+    }
+
+    /// A `set_config` that went through.
+    fn note_setting(&mut self, setting: &Setting, lease: &mut Lease) {
+        let Setting { name, value, scope } = setting;
+        if let Class::Own(own) = classify(name) {
+            // The server has its own parameter of that name, which means nothing.
+            lease.applied.unknown = true;
+            if let Err(fault) = self.params.set(own, value.as_deref(), *scope) {
+                tracing::debug!(%fault, "a parameter that was checked before is not taken");
+            }
+            return;
+        }
+        let command = match value {
+            Some(value) => set_config_in(name, value, *scope),
+            None => format!("SET {}{} TO DEFAULT", scope.word(), quoted(name)),
+        };
+        match (scope, value) {
+            (Scope::Local, _) => self.params.note_local(name, &command),
+            (Scope::Session, Some(_)) => self.params.note_set(name, &command),
+            (Scope::Session, None) => self.params.note_reset(name),
+        }
+        self.note_search_path(name, value.as_deref(), *scope);
+        self.tx.note_command(&command);
+        if *scope == Scope::Session {
+            self.note_applied(lease, value.is_none().then_some(name.as_str()));
+        }
+    }
+
+    /// A statement on this connection does not fit its tables any more: whoever uses it next
+    /// prepares it anew.
+    fn spoil(&self, asked: &Asked<'_>, lease: &mut Lease) {
+        let executed = self.executed(asked);
+        let subject = match asked {
+            Asked::Simple { .. } => None,
+            Asked::Extended(step) => step.subject.as_deref(),
+        };
+        for prepared in subject.into_iter().chain(executed.as_deref()) {
+            lease.spoil_prepared(&prepared.server_name);
+        }
+    }
+
+    /// After a RESET inside a transaction: a server goes back to its own default, the client is to
+    /// have the one that it brought. Outside of one, the next loan sees to that.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn bring_defaults_back(
+        &mut self,
+        asked: &Asked<'_>,
+        flow: Flow,
+    ) -> Result<Flow, Gone> {
+        let kind = asked.statement().map(|statement| &statement.kind);
+        let commands: Vec<String> = match kind {
+            Some(
+                Kind::Reset(Some(name))
+                | Kind::Set {
+                    name, value: None, ..
+                },
+            ) => self
+                .params
+                .default_of(name)
+                .map(str::to_owned)
+                .into_iter()
+                .collect(),
+            Some(Kind::Reset(None)) => replay::whole(self.params.defaults()),
+            _ => return Ok(flow),
+        };
+        if commands.is_empty() || !self.tx.is_open() || !asked.executes() {
+            return Ok(flow);
+        }
+        for command in &commands {
+            self.tx.note_command(command);
+        }
+        match self.tell_all(&commands.join("\n;\n")).await {
+            Ok(()) => {
+                self.tell_all_news();
+                Ok(flow)
+            }
+            Err(fields) => {
+                self.fail_with(&fields).await;
+                Ok(Flow::Failed { parsed: usize::MAX })
+            }
         }
     }
 
@@ -157,20 +301,9 @@ impl Session<'_> {
     }
 }
 
-/// Marks a connection on which code ran that may have set or left anything.
-fn note_code(statement: &Statement, sql: &str, lease: &mut Lease) {
-    if sets_unknown(statement) {
-        lease.settings = u64::MAX;
-    }
-    if runs_code(sql) {
-        lease.mark_dirty();
-    }
-}
-
-/// Whether it sets parameters of which only the server knows.
-fn sets_unknown(statement: &Statement) -> bool {
-    let mut relations = statement.relations.iter();
-    statement.functions.sets || relations.any(|r| r.written && r.name == "pg_settings")
+/// The server found that a prepared statement has other columns than before.
+fn is_stale_plan(fields: &ErrorFields) -> bool {
+    fields.code == "0A000" && fields.message.contains("cached plan")
 }
 
 /// Schemas in a `search_path` value.

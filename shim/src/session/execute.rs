@@ -362,6 +362,19 @@ impl Session<'_> {
         work: &Work<'_>,
         topology: &Topology,
     ) -> Result<Attempt, Trouble> {
+        if let Err(fault) = self.ensure_needed(participant).await {
+            let Fault::Node(_) = fault else {
+                return Err(Trouble::Lost(fault));
+            };
+            let fields = ErrorFields::from(&fault);
+            self.report(&fields);
+            let mut script = Script::default();
+            script.error = Some(fields);
+            return Ok(Attempt::Ran {
+                script,
+                waited_ms: 0,
+            });
+        }
         let mut ahead = match self.prepare_ahead(participant, topology).await {
             Ok(ahead) => ahead,
             Err(fault @ Fault::Node(_)) => {

@@ -24,7 +24,7 @@ use crate::observe::Counted;
 use crate::plan::Kind;
 use crate::proto::ErrorFields;
 use crate::proto::backend::tag;
-use crate::proto::frame;
+use crate::proto::{answer, frame};
 use crate::route::{AllReason, Target};
 use crate::server::Ahead;
 
@@ -106,6 +106,12 @@ impl Session<'_> {
         for message in frame::frames(held).flatten() {
             if message.0 == tag::COMMAND_COMPLETE {
                 self.client.note_completion();
+            }
+            if message.0 == tag::PARAMETER_STATUS {
+                if let Ok((name, value)) = answer::parameter_status(message.1) {
+                    self.client.tell_setting(name, value);
+                }
+                continue;
             }
             frame::put(&mut self.client.out, message.0, |out| {
                 out.extend_from_slice(message.1)
@@ -323,6 +329,10 @@ impl Session<'_> {
             Some(participant) => participant,
             None => self.pick_primary(shard, topology).await?.participant,
         };
+        if let Err(fault) = self.ensure_needed(&mut participant).await {
+            self.keep_if_whole(participant);
+            return Err(Trouble::Lost(fault));
+        }
         let mut ahead = match self.prepare_ahead(&mut participant, topology).await {
             Ok(ahead) => ahead,
             Err(fault) => {

@@ -163,10 +163,13 @@ fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> Resul
     let verdict = match frame.tag() {
         tag::NOTICE | tag::NOTIFICATION => Verdict::Show,
         tag::PARAMETER_STATUS => {
-            let (name, _) = answer::parameter_status(frame.body()).map_err(violation)?;
-            match name.starts_with("pgdog.") {
-                true => Verdict::Hide,
-                false => Verdict::Show,
+            let (name, value) = answer::parameter_status(frame.body()).map_err(violation)?;
+            match sink {
+                Sink::Client(client) => {
+                    client.tell_setting(name, value);
+                    Verdict::Hide
+                }
+                Sink::Buffer(_) | Sink::Nowhere => Verdict::Show,
             }
         }
         _ => script.accept(frame).map_err(violation)?,

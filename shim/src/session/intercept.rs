@@ -10,7 +10,7 @@ use super::param_values::{Class, Name, classify};
 use super::params::{Scope, reserved};
 use super::steps::Asked;
 use super::{Session, forward};
-use crate::plan::Kind;
+use crate::plan::{self, Kind};
 use crate::route::{Access, Target};
 
 impl Session<'_> {
@@ -22,7 +22,9 @@ impl Session<'_> {
             }
             Kind::Show(name) => matches!(classify(name), Class::Own(_)),
             Kind::SetServerTimestamp(_) | Kind::ExplainRoute => true,
-            Kind::Session => self.pin.is_none() && deallocates(asked.sql()).is_some(),
+            Kind::Current(name) => matches!(classify(name), Class::Own(_)),
+            Kind::Discard { all } => *all && self.pin.is_none(),
+            Kind::Session => deallocated(asked).is_some(),
             _ => false,
         }
     }
@@ -79,8 +81,13 @@ impl Session<'_> {
                 self.set_own(Name::MinCommitTimestamp, Some(text), Scope::Session)?;
                 Ok(Local::tag("SET"))
             }
+            Kind::Current(name) => {
+                let own = self.own_name(name)?;
+                Ok(Local::value("current_setting", self.show(own), "SELECT 1"))
+            }
             Kind::ExplainRoute => self.explain(asked).await,
-            _ => Ok(self.deallocate(asked.sql())),
+            Kind::Discard { .. } => self.discard_all().await,
+            _ => self.deallocate(deallocated(asked).flatten()),
         }
     }
 
@@ -145,25 +152,13 @@ impl Session<'_> {
             tag: "EXPLAIN".to_owned(),
         })
     }
-
-    fn deallocate(&mut self, sql: &str) -> Local {
-        match deallocates(sql) {
-            Some(Deallocated::Name(name)) => {
-                self.names.statements.remove(&name);
-                Local::tag("DEALLOCATE")
-            }
-            Some(Deallocated::All) | None => {
-                self.names.statements.clear();
-                Local::tag("DEALLOCATE ALL")
-            }
-        }
-    }
 }
 
 /// Columns of the answer, for a Describe without an Execute.
 fn shape(kind: &Kind) -> Local {
     let columns: Vec<String> = match kind {
         Kind::Show(name) => vec![name.clone()],
+        Kind::Current(_) => vec!["current_setting".to_owned()],
         Kind::Set {
             as_select: true, ..
         } => vec!["set_config".to_owned()],
@@ -176,49 +171,10 @@ fn shape(kind: &Kind) -> Local {
     }
 }
 
-/// What a DEALLOCATE names.
-#[derive(Debug, PartialEq, Eq)]
-enum Deallocated {
-    All,
-    Name(String),
-}
-
-/// Reads `DEALLOCATE [PREPARE] { name | ALL }`, as drivers send it to forget a statement that they
-/// prepared by the protocol.
-fn deallocates(sql: &str) -> Option<Deallocated> {
-    let text = sql.trim().trim_end_matches(';').trim_end();
-    let mut rest = strip_word(text, "deallocate")?;
-    rest = strip_word(rest, "prepare").unwrap_or(rest);
-    if rest.eq_ignore_ascii_case("all") {
-        return Some(Deallocated::All);
-    }
-    let quoted = rest
-        .strip_prefix('"')
-        .and_then(|inner| inner.strip_suffix('"'));
-    Some(Deallocated::Name(match quoted {
-        Some(inner) => inner.replace("\"\"", "\""),
-        None => rest.to_ascii_lowercase(),
-    }))
-}
-
-fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
-    let head = text.get(..word.len())?;
-    let rest = &text[word.len()..];
-    let ends = rest.starts_with(|c: char| c.is_ascii_whitespace());
-    (head.eq_ignore_ascii_case(word) && ends).then(|| rest.trim_start())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deallocate_is_read_in_all_its_forms() {
-        let name = |text: &str| Some(Deallocated::Name(text.to_owned()));
-        assert_eq!(deallocates("DEALLOCATE \"_pg3_0\""), name("_pg3_0"));
-        assert_eq!(deallocates("deallocate prepare Foo;"), name("foo"));
-        assert_eq!(deallocates("DEALLOCATE ALL"), Some(Deallocated::All));
-        assert_eq!(deallocates("LISTEN x"), None);
-        assert_eq!(deallocates("deallocated x"), None);
+/// The name in a DEALLOCATE; the inner None is ALL.
+fn deallocated<'a>(asked: &Asked<'a>) -> Option<Option<&'a str>> {
+    match &asked.statement()?.prepared {
+        Some(plan::Prepared::Deallocate(name)) => Some(name.as_deref()),
+        Some(plan::Prepared::Prepare { .. } | plan::Prepared::Execute { .. }) | None => None,
     }
 }

@@ -133,7 +133,7 @@ mod tests {
         frontend::close(Subject::Portal(""), &mut sent);
         let frames: Vec<Frame> = std::iter::from_fn(|| frame::take(&mut sent).unwrap()).collect();
         let mut names = Names::default();
-        let (registry, plans) = (Registry::new(1 << 20), PlanCache::new(1 << 20));
+        let (registry, plans) = (Registry::default(), PlanCache::new(1 << 20));
         let batch = split(&frames, &mut names, &registry, &plans).unwrap();
         let mut out = BytesMut::new();
         let answer = Local::value("pgdog.role", "auto".into(), "SHOW");

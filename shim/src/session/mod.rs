@@ -8,10 +8,11 @@
 //! | `batch`, `steps` | pure: what was asked, cut into single statements |
 //! | `dispatch` | the page to read first: what happens to each statement |
 //! | `intercept`, `control`, `local` | what the shim answers itself |
-//! | `params`, `param_values`, `settings` | pure: parameters of the session, of the process |
+//! | `params`, `param_values`, `replay` | pure: parameters of the session |
+//! | `settings` | pure: what sessions need of the configuration |
 //! | `tx`, `commit` | the transaction: its state (pure), and how it ends on several servers |
 //! | `decide`, `read` | which shard, and which node of it |
-//! | `words` | pure: which statements leave something on their connection |
+//! | `words`, `keep`, `pin` | which statements leave something on their connection, and till when |
 //! | `party` | server connections on loan |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
@@ -19,6 +20,7 @@
 //! | `idle` | waiting for the client |
 //! | `effects`, `last_route` | what a statement that ran changes about the session |
 //! | `prepared`, `services`, `seats`, `bans` | what sessions share |
+//! | `sql_prepared` | PREPARE, EXECUTE and their relatives |
 //! | `admin` | the admin database |
 
 mod admin;
@@ -39,17 +41,21 @@ mod faults;
 mod forward;
 mod idle;
 mod intercept;
+mod keep;
 mod last_route;
 mod local;
 mod param_values;
 mod params;
 mod party;
+mod pin;
 mod prepared;
 mod read;
+mod replay;
 mod script;
 mod seats;
 mod services;
 mod settings;
+mod sql_prepared;
 mod startup;
 mod startup_options;
 mod steps;
@@ -58,6 +64,7 @@ mod words;
 mod work;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -71,13 +78,14 @@ use idle::Signals;
 use last_route::LastRoute;
 use params::Params;
 use party::Participant;
+use prepared::Held;
 use steps::Input;
 use tx::Tx;
 
 use crate::nodes::{Address, Cluster, Guest, Topology};
 use crate::observe::{self, ClientState, Counted};
 use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
-use crate::server::{Leader, Login, Pool};
+use crate::server::{Leader, Login, Moment, Pool};
 
 pub use param_values::Values;
 pub use services::{AdminHandler, AdminReply, AdminResult, Services};
@@ -133,6 +141,14 @@ struct Session<'a> {
     reshaped: bool,
     /// When the open transaction began.
     tx_since: Option<Instant>,
+    /// How long a server connection is kept.
+    keep: Keep,
+    /// Names the settings of role and database at login, and when they were read.
+    role_settings: Option<(u64, Moment)>,
+    /// Something that pins may have come or gone.
+    touched: bool,
+    /// Statements that the run at hand needs on its connection.
+    needed: Vec<Held>,
     /// Where the answers to the current message begin.
     message_mark: Mark,
     /// The current message is a simple query.
@@ -186,6 +202,10 @@ impl<'a> Session<'a> {
             state_lost: None,
             reshaped: false,
             tx_since: None,
+            keep: Keep::Transaction,
+            role_settings: None,
+            touched: false,
+            needed: Vec::new(),
             message_mark,
             simple_message: false,
             shape: String::new(),
@@ -262,6 +282,7 @@ impl<'a> Session<'a> {
         let (frames, end) = self.read_batch(first).await?;
         if !self.skipping {
             let services = self.services.clone();
+            self.names.context = self.meaning();
             let batch = split(
                 &frames,
                 &mut self.names,
@@ -331,6 +352,7 @@ impl<'a> Session<'a> {
         if !self.tx.is_open() {
             self.names.portals.clear();
         }
+        self.look_at_pin().await;
         if ready {
             let status = match (self.tx.is_open(), self.tx.is_failed()) {
                 (false, _) => TxStatus::Idle,
@@ -381,6 +403,14 @@ impl<'a> Session<'a> {
         self.commit_token = token;
     }
 
+    /// Names what the meaning of a text hangs on at the moment.
+    fn meaning(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.cluster.name(), &self.login.user).hash(&mut hasher);
+        self.params.hash_meaning(&mut hasher);
+        hasher.finish()
+    }
+
     fn note_traffic(&mut self) {
         let (received, sent) = self.client.take_traffic();
         self.seen.count(Counted::Received, received);
@@ -403,8 +433,12 @@ impl<'a> Session<'a> {
 /// Whatever way a session ends, nothing of it stays behind.
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        if let Some(pinned) = &mut self.pinned {
-            pinned.lease.mark_dirty();
+        let library = self.pin.is_some_and(|(_, why)| why == pin::LOAD);
+        match self.pinned.take() {
+            // Nothing takes a library out of a backend again.
+            Some(pinned) if library => pinned.lease.discard(),
+            Some(mut pinned) => pinned.lease.mark_dirty(),
+            None => {}
         }
         self.services.leave_cancel(&self.cancel_key);
         self.services.clients.leave(&self.seen);

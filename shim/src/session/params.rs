@@ -5,7 +5,6 @@
 //! which it remembers the command that set them, to be replayed on the server connection that
 //! happens to be lent.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -13,6 +12,8 @@ use pgdog_core::fault::Fault;
 
 use super::faults;
 use super::param_values::{Class, Name, Rejected, Values, classify};
+use super::replay::Commands;
+use super::tx::identifier;
 
 /// How long an assignment lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub enum Scope {
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Set {
     own: Arc<Values>,
-    /// Name -> command that sets it, for ordinary parameters.
-    ordinary: Arc<BTreeMap<String, String>>,
+    /// Ordinary parameters.
+    ordinary: Arc<Commands>,
     /// Schemas in which unqualified names are looked for; empty: PostgreSQL's default.
     search_path: Arc<Vec<String>>,
 }
@@ -55,6 +56,16 @@ pub struct Params {
     savepoints: Vec<(String, Mark)>,
     /// Of `after_commit.ordinary`; 0 when it is empty.
     fingerprint: u64,
+}
+
+impl Scope {
+    /// As in SET.
+    pub fn word(self) -> &'static str {
+        match self {
+            Scope::Session => "",
+            Scope::Local => "LOCAL ",
+        }
+    }
 }
 
 impl Params {
@@ -158,6 +169,19 @@ impl Params {
         Ok(())
     }
 
+    /// Whether [`Params::set`] would take it.
+    ///
+    /// # Errors
+    /// As [`Params::set`].
+    pub fn check(&self, name: Name, value: Option<&str>) -> Result<(), Fault> {
+        let mut probe = (*self.effective.own).clone();
+        let assigned = probe.assign(name, value.unwrap_or_default());
+        match value {
+            Some(text) => assigned.map_err(|why| fault(name, text, why)),
+            None => Ok(()),
+        }
+    }
+
     /// Remembers that a server accepted `command`, which sets an ordinary session parameter.
     pub fn note_set(&mut self, name: &str, command: &str) {
         for set in [&mut self.effective, &mut self.after_commit] {
@@ -185,16 +209,43 @@ impl Params {
         self.note_change();
     }
 
-    /// Commands that bring a fresh server connection to this session's state outside a transaction.
-    pub fn replay(&self) -> impl Iterator<Item = &str> {
+    /// Remembers that a server accepted `command`, which sets an ordinary parameter for the rest
+    /// of the transaction.
+    pub fn note_local(&mut self, name: &str, command: &str) {
+        if self.begin.is_some() {
+            let effective = Arc::make_mut(&mut self.effective.ordinary);
+            effective.insert(name.to_owned(), command.to_owned());
+        }
+    }
+
+    /// The settings that a server connection must have before the open transaction joins it, or
+    /// outside of any, with the command that makes each.
+    pub fn wanted(&self) -> &Arc<Commands> {
         let committed = self
             .begin
             .as_ref()
             .map_or(&self.after_commit, |mark| &mark.after_commit);
-        committed.ordinary.values().map(String::as_str)
+        &committed.ordinary
     }
 
-    /// Equal for equal [`Params::replay`]; 0 when there is nothing to replay.
+    /// The command behind a default that the client brought; RESET on a server does not know it.
+    pub fn default_of(&self, name: &str) -> Option<&str> {
+        self.defaults.ordinary.get(name).map(String::as_str)
+    }
+
+    /// All commands behind defaults that the client brought.
+    pub fn defaults(&self) -> &Arc<Commands> {
+        &self.defaults.ordinary
+    }
+
+    /// Tells apart settings under which the same text may mean something else.
+    pub fn hash_meaning(&self, hasher: &mut impl Hasher) {
+        for name in ["search_path", "role", "session_authorization"] {
+            self.effective.ordinary.get(name).hash(hasher);
+        }
+    }
+
+    /// Equal for equal [`Params::wanted`]; 0 when nothing is wanted.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -277,11 +328,23 @@ impl Params {
 
 /// A command that sets a parameter to a value in the form that SHOW prints.
 pub fn set_config(name: &str, value: &str) -> String {
+    set_config_in(name, value, Scope::Session)
+}
+
+/// As [`set_config`], for as long as is wanted.
+pub fn set_config_in(name: &str, value: &str, scope: Scope) -> String {
     format!(
-        "SELECT pg_catalog.set_config({}, {}, false)",
+        "SELECT pg_catalog.set_config({}, {}, {})",
         literal(name),
-        literal(value)
+        literal(value),
+        scope == Scope::Local
     )
+}
+
+/// The name of a parameter in quotes.
+pub fn quoted(name: &str) -> String {
+    let parts: Vec<_> = name.split('.').map(identifier).collect();
+    parts.join(".")
 }
 
 /// A string constant that reads the same whatever `standard_conforming_strings` is.
@@ -319,123 +382,5 @@ fn fault(name: Name, value: &str, why: Rejected) -> Fault {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::session::param_values::RoleChoice;
-
-    fn role(params: &Params) -> RoleChoice {
-        params.own().role
-    }
-
-    fn set(params: &mut Params, value: &str, scope: Scope) {
-        params.set(Name::Role, Some(value), scope).unwrap();
-    }
-
-    #[test]
-    fn set_in_a_transaction_goes_back_with_it() {
-        let mut p = Params::new(Values::default());
-        p.begin();
-        set(&mut p, "replica", Scope::Session);
-        assert_eq!(role(&p), RoleChoice::Replica);
-        p.rollback();
-        assert_eq!(role(&p), RoleChoice::Auto);
-        p.begin();
-        set(&mut p, "replica", Scope::Session);
-        p.commit();
-        assert_eq!(role(&p), RoleChoice::Replica);
-    }
-
-    #[test]
-    fn local_ends_with_the_transaction_and_uncovers_the_session_value() {
-        let mut p = Params::new(Values::default());
-        set(&mut p, "primary", Scope::Local);
-        assert_eq!(role(&p), RoleChoice::Auto, "no transaction, no effect");
-        p.begin();
-        set(&mut p, "primary", Scope::Session);
-        set(&mut p, "replica", Scope::Local);
-        assert_eq!(role(&p), RoleChoice::Replica);
-        p.commit();
-        assert_eq!(role(&p), RoleChoice::Primary);
-    }
-
-    #[test]
-    fn rollback_to_a_savepoint_restores_both_layers_and_keeps_it() {
-        let mut p = Params::new(Values::default());
-        p.begin();
-        set(&mut p, "primary", Scope::Session);
-        p.savepoint("a");
-        set(&mut p, "replica", Scope::Session);
-        p.savepoint("b");
-        set(&mut p, "auto", Scope::Local);
-        p.rollback_to("a");
-        assert_eq!(role(&p), RoleChoice::Primary);
-        set(&mut p, "replica", Scope::Local);
-        p.rollback_to("a");
-        assert_eq!(role(&p), RoleChoice::Primary);
-        p.savepoint("c");
-        set(&mut p, "replica", Scope::Session);
-        p.release("c");
-        p.commit();
-        assert_eq!(role(&p), RoleChoice::Replica);
-    }
-
-    #[test]
-    fn reset_goes_back_to_the_start_up_value() {
-        let mut p = Params::new(Values::default());
-        p.set_default("pgdog.role", "primary").unwrap();
-        p.set_default("timezone", "UTC").unwrap();
-        let at_login = p.fingerprint();
-        set(&mut p, "replica", Scope::Session);
-        p.note_set("timezone", "SET timezone = 'CET'");
-        assert_ne!(p.fingerprint(), at_login);
-        p.set(Name::Role, None, Scope::Session).unwrap();
-        p.note_reset("timezone");
-        assert_eq!(role(&p), RoleChoice::Primary);
-        assert_eq!(p.fingerprint(), at_login);
-        p.note_set("work_mem", "SET work_mem = '1GB'");
-        p.reset_all();
-        assert_eq!(p.fingerprint(), at_login);
-        assert_eq!(p.replay().count(), 1);
-    }
-
-    #[test]
-    fn late_connections_see_the_state_before_the_transaction() {
-        let mut p = Params::new(Values::default());
-        p.begin();
-        p.note_set("timezone", "SET timezone = 'CET'");
-        assert_eq!(p.replay().count(), 0);
-        assert_eq!(p.fingerprint(), 0);
-        p.commit();
-        assert_eq!(p.replay().collect::<Vec<_>>(), ["SET timezone = 'CET'"]);
-        assert_ne!(p.fingerprint(), 0);
-    }
-
-    #[test]
-    fn the_search_path_goes_back_as_any_other_parameter() {
-        let path = |p: &Params| p.search_path().join(",");
-        let to = |name: &str| Some(vec![name.to_owned()]);
-        let mut p = Params::new(Values::default());
-        p.set_default_search_path(vec!["login".to_owned()]);
-        p.begin();
-        p.note_search_path(to("a"), Scope::Local);
-        assert_eq!(path(&p), "a");
-        p.commit();
-        assert_eq!(path(&p), "login");
-        p.begin();
-        p.note_search_path(to("b"), Scope::Session);
-        p.rollback();
-        assert_eq!(path(&p), "login");
-        p.note_search_path(to("c"), Scope::Session);
-        assert_eq!(path(&p), "c");
-        p.note_search_path(None, Scope::Session);
-        assert_eq!(path(&p), "login");
-        p.note_search_path(to("d"), Scope::Local);
-        assert_eq!(path(&p), "login", "no transaction, no effect");
-    }
-
-    #[test]
-    fn literals_survive_quotes_and_backslashes() {
-        assert_eq!(literal("o'x"), "'o''x'");
-        assert_eq!(literal(r"a\'b"), r"E'a\\''b'");
-    }
-}
+#[path = "params_tests.rs"]
+mod tests;

@@ -7,13 +7,14 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
 use super::forward;
+use super::pin::MAYBE;
 use super::settings::Keep;
 use super::tx::Block;
-use super::{Session, faults};
+use super::{Session, faults, replay};
 use crate::nodes::{Address, Topology};
 use crate::observe::{ClientState, Counted};
 use crate::proto::TxStatus;
-use crate::server::{Ahead, Claim, Endpoint, Lease};
+use crate::server::{Ahead, Applied, Claim, Endpoint, Lease, ServerError};
 
 /// Primary or replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +76,10 @@ impl Session<'_> {
             && let Some(mut pinned) = self.pinned.take_if(|pinned| pinned.shard == shard)
         {
             pinned.lease.forget_commit_lsn();
-            self.adapt(&mut pinned.lease).await?;
+            if let Err(fault) = self.adapt_pinned(&mut pinned.lease).await {
+                self.give_back(pinned);
+                return Err(fault);
+            }
             return Ok(pinned);
         }
         let known = self.pools.iter().find(|(known, _)| **known == *address);
@@ -95,14 +99,20 @@ impl Session<'_> {
         };
         self.seen.set_state(ClientState::Waiting);
         let limit = self.settings.checkout_timeout;
-        let claim = match self.may_need_more() {
-            true => Claim::Several {
-                holds: self.running.is_any(),
-                leader: &mut self.leader,
-            },
-            false => Claim::Alone,
+        let several = self.may_need_more();
+        let lent = loop {
+            let claim = match several {
+                true => Claim::Several {
+                    holds: self.running.is_any(),
+                    leader: &mut self.leader,
+                },
+                false => Claim::Alone,
+            };
+            match pool.checkout_for(claim, limit).await {
+                Ok(lease) if self.is_of_old_role(&lease) => lease.discard(),
+                other => break other,
+            }
         };
-        let lent = pool.checkout_for(claim, limit).await;
         self.seen.set_state(ClientState::Active);
         let mut lease = lent?;
         if !lease.waited().is_zero() {
@@ -126,18 +136,25 @@ impl Session<'_> {
     /// Whether another connection may be wanted before the next one is given back.
     fn may_need_more(&self) -> bool {
         let several = self.cluster.topology().shards.len() > 1;
-        let keeps = self.tx.is_open() || self.settings.keep == Keep::Session;
+        let keeps = self.tx.is_open() || self.keep == Keep::Session;
         self.running.is_any() || (several && keeps)
+    }
+
+    /// Whether a connection began with other settings of the role than this client, and earlier: a
+    /// new one would begin with those of now.
+    pub(super) fn is_of_old_role(&self, lease: &Lease) -> bool {
+        self.role_settings.is_some_and(|(settings, since)| {
+            since > lease.opened() && settings != lease.role_settings()
+        })
     }
 
     /// Ends a loan. A pinned connection stays with the client.
     pub(super) fn give_back(&mut self, mut participant: Participant) {
-        if self.settings.keep == Keep::Session
-            && self.pin.is_none()
-            && participant.place == Place::Primary
-        {
-            self.pin = Some((participant.shard, SESSION_MODE));
-            self.seen.set_pinned(SESSION_MODE);
+        if participant.place == Place::Primary {
+            self.tell_news(&mut participant.lease);
+        }
+        if self.keep == Keep::Session && self.pin.is_none() && participant.place == Place::Primary {
+            self.set_pin(Some((participant.shard, SESSION_MODE)));
         }
         let pinned_here = self
             .pin
@@ -159,7 +176,7 @@ impl Session<'_> {
             && (shard, participant.place) == (participant.shard, Place::Primary)
         {
             match why {
-                SESSION_MODE => self.pin = None,
+                SESSION_MODE | MAYBE => self.set_pin(None),
                 _ => self.state_lost = Some(why),
             }
         }
@@ -174,69 +191,49 @@ impl Session<'_> {
         self.throw_away(participant);
     }
 
-    /// Keeps this shard's primary connection until the client leaves.
-    ///
-    /// # Errors
-    /// Another shard's is kept already.
-    pub(super) fn pin(&mut self, shard: ShardNumber, why: &'static str) -> Result<(), Fault> {
-        match self.pin {
-            None => {
-                self.pin = Some((shard, why));
-                self.seen.set_pinned(why);
-                Ok(())
-            }
-            Some((kept, SESSION_MODE)) if kept != shard => {
-                // Nothing is kept there but habit.
-                if let Some(mut pinned) = self.pinned.take() {
-                    pinned.lease.mark_dirty();
-                }
-                self.running.remove(kept);
-                self.pin = Some((shard, why));
-                self.seen.set_pinned(why);
-                Ok(())
-            }
-            Some((kept, first)) if kept == shard => {
-                if first == SESSION_MODE {
-                    self.pin = Some((shard, why));
-                    self.seen.set_pinned(why);
-                }
-                Ok(())
-            }
-            Some((kept, first)) => Err(Fault::Refused {
-                what: format!("{why} on shard {shard} together with {first} on shard {kept}"),
-                why: "a client keeps state on one server only".to_owned(),
-                hint: None,
-            }),
-        }
-    }
-
     /// Brings a connection to the settings of this session, as they were before the transaction.
     ///
     /// # Errors
     /// A server refuses one of the settings.
     pub(super) async fn adapt(&mut self, lease: &mut Lease) -> Result<(), Fault> {
         let wanted = self.params.fingerprint();
-        if lease.settings == wanted {
-            return Ok(());
+        if lease.applied.fingerprint != wanted || lease.applied.unknown {
+            let wanted = Applied {
+                fingerprint: wanted,
+                commands: self.params.wanted().clone(),
+                unknown: false,
+            };
+            change_settings(lease, wanted).await?;
         }
-        let mut commands = String::from("SET SESSION AUTHORIZATION DEFAULT; RESET ALL");
-        for command in self.params.replay() {
-            commands.push_str("; ");
-            commands.push_str(command);
-        }
-        // What RESET ALL does to it; sent again with the next statement.
-        lease.epoch = None;
-        lease.settings = u64::MAX;
-        match lease.simple(&commands).await {
-            Ok(_) => {
-                lease.settings = wanted;
-                Ok(())
+        self.tell_news(lease);
+        Ok(())
+    }
+
+    /// As [`Session::adapt`], of the connection that is kept for this client: nobody else has had
+    /// it, and what code has set there is meant to stay.
+    async fn adapt_pinned(&mut self, lease: &mut Lease) -> Result<(), Fault> {
+        let unknown = std::mem::take(&mut lease.applied.unknown);
+        let adapted = self.adapt(lease).await;
+        lease.applied.unknown |= unknown;
+        adapted
+    }
+
+    /// Tells the client of settings that have changed on a server, and that it does not know of.
+    pub(super) fn tell_news(&mut self, lease: &mut Lease) {
+        if lease.take_news() {
+            for (name, value) in lease.parameters() {
+                self.client.tell_setting(name, value);
             }
-            Err(crate::server::ServerError::Fault(fault)) => Err(fault),
-            Err(crate::server::ServerError::Sql(fields)) => {
-                Err(faults::from_node(&lease.endpoint().to_string(), &fields))
-            }
         }
+    }
+
+    /// As [`Session::tell_news`], of all servers of the transaction.
+    pub(super) fn tell_all_news(&mut self) {
+        let mut participants = std::mem::take(&mut self.participants);
+        for participant in participants.values_mut() {
+            self.tell_news(&mut participant.lease);
+        }
+        self.participants = participants;
     }
 
     /// What must run before the next statement on this connection, in the same write.
@@ -344,6 +341,31 @@ impl Session<'_> {
     pub(super) fn may_start_over(&self) -> bool {
         self.tx.block() == Block::Idle || self.tx.is_untouched()
     }
+}
+
+async fn change_settings(lease: &mut Lease, wanted: Applied) -> Result<(), Fault> {
+    let difference = match lease.applied.unknown {
+        true => None,
+        false => replay::difference(&lease.applied.commands, &wanted.commands),
+    };
+    let commands = difference.unwrap_or_else(|| {
+        // RESET ALL takes it along; it is sent again with the next statement.
+        lease.epoch = None;
+        let reset = replay::RESET.into_iter().map(str::to_owned);
+        reset.chain(replay::whole(&wanted.commands)).collect()
+    });
+    lease.applied.unknown = true;
+    if !commands.is_empty() {
+        match lease.simple(&commands.join("\n;\n")).await {
+            Ok(_) => {}
+            Err(ServerError::Fault(fault)) => return Err(fault),
+            Err(ServerError::Sql(fields)) => {
+                return Err(faults::from_node(&lease.endpoint().to_string(), &fields));
+            }
+        }
+    }
+    lease.applied = wanted;
+    Ok(())
 }
 
 /// Whether a server may refuse this BEGIN: a standby refuses some, and the grammar is not enough to

@@ -10,7 +10,7 @@ use pgdog_core::lsn;
 use super::Session;
 use super::param_values::RoleChoice;
 use super::party::{Participant, Place, SESSION_MODE};
-use super::settings::{Balancing, Reads};
+use super::settings::{Balancing, Keep, Reads};
 use crate::nodes::{Address, Position, Role, ShardNodes, Topology};
 use crate::plan::{RoleHint, Statement};
 use crate::route::{Access, Route, Target};
@@ -103,9 +103,10 @@ impl Session<'_> {
     ) -> Result<Picked, Fault> {
         let shard = search.shard;
         let nodes = nodes_of(topology, shard)?;
-        let pinned_here = self
-            .pin
-            .is_some_and(|(pinned, why)| pinned == shard && why != SESSION_MODE);
+        // Who keeps a connection expects to find there what he left, but may insist on a replica.
+        let pinned_here = self.pin.is_some_and(|(pinned, why)| {
+            pinned == shard && (why != SESSION_MODE || !self.insists_on_replica())
+        }) || (self.keep == Keep::Session && !self.insists_on_replica());
         if pinned_here || (nodes.replicas.is_empty() && !self.insists_on_replica()) {
             return self.pick_primary(shard, topology).await;
         }

@@ -27,8 +27,11 @@ pub enum Item {
     Describe(Option<Arc<Prepared>>),
     /// Execute.
     Execute,
-    /// Close of a portal.
-    Close,
+    /// Close; the client is told only if it asked.
+    Close {
+        /// Whether the client sent it.
+        shown: bool,
+    },
     /// A Parse that was not sent: the connection knows the statement. Answered in its turn.
     ParsedAlready,
     /// A Close that was not sent: the statement is shared. Answered in its turn.
@@ -126,8 +129,11 @@ impl Script {
                 self.parsed += usize::from(*shown);
                 self.pop(verdict)
             }
+            (tag::CLOSE_COMPLETE, Some(Item::Close { shown })) => {
+                let verdict = if *shown { Verdict::Show } else { Verdict::Hide };
+                self.pop(verdict)
+            }
             (tag::BIND_COMPLETE, Some(Item::Bind))
-            | (tag::CLOSE_COMPLETE, Some(Item::Close))
             | (tag::ROW_DESCRIPTION | tag::NO_DATA, Some(Item::Describe(_))) => {
                 self.pop(Verdict::Show)
             }
@@ -261,7 +267,7 @@ mod tests {
     #[test]
     fn types_of_parameters_are_learnt_from_a_describe() {
         let plans = PlanCache::new(1 << 20);
-        let prepared = Registry::new(1 << 20).prepare("SELECT $1", vec![], &plans);
+        let prepared = Registry::default().prepare("SELECT $1", vec![], 0, &plans);
         let mut s = script(&[Item::Describe(Some(prepared.clone())), Item::Sync]);
         s.accept(&Frame::new(b't', &[0, 1, 0, 0, 0, 20])).unwrap();
         s.accept(&Frame::new(b'n', b"")).unwrap();

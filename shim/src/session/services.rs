@@ -24,8 +24,6 @@ use crate::server::{CancelToken, Pools};
 
 /// Bytes of texts with their plans that are kept.
 const PLAN_CACHE_BYTES: u64 = 64 << 20;
-/// Bytes of prepared statements that are kept.
-const PREPARED_BYTES: usize = 64 << 20;
 /// How long a cancel request to a server may take.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -110,7 +108,7 @@ impl Services {
             pools,
             clusters: ArcSwap::default(),
             plans: PlanCache::new(PLAN_CACHE_BYTES),
-            prepared: Registry::new(PREPARED_BYTES),
+            prepared: Registry::default(),
             clients: Clients::default(),
             logins: Logins::default(),
             seats: Seats::default(),

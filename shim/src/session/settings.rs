@@ -1,5 +1,6 @@
 //! What sessions need to know of the configuration. Plain data, replaced as a whole at RELOAD.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::param_values::Values;
@@ -16,8 +17,10 @@ pub struct Settings {
     pub accounts: Vec<Account>,
     /// How clients prove who they are.
     pub auth: Auth,
-    /// Whether a client keeps its server connection to the end.
+    /// How long a client keeps its server connection, where nothing else is said.
     pub keep: Keep,
+    /// The same for some databases.
+    pub keep_of_database: HashMap<String, Keep>,
     /// Where plain reads go.
     pub reads: Reads,
     /// How a replica is chosen.
@@ -59,6 +62,8 @@ pub struct Account {
     pub params: Vec<(String, String)>,
     /// As [`Settings::idle_timeout`], when not the same; zero is never.
     pub idle_timeout: Option<Duration>,
+    /// How long this user keeps a server connection, when not as the database says.
+    pub keep: Option<Keep>,
 }
 
 /// Passwords stay out of logs.
@@ -84,6 +89,8 @@ pub enum Auth {
 /// How long a client keeps a server connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
+    /// Until the end of the statement: there are no transactions of several.
+    Statement,
     /// Until the end of the transaction.
     Transaction,
     /// Until it leaves.
@@ -109,6 +116,12 @@ pub enum Balancing {
 }
 
 impl Settings {
+    /// How long a user keeps a server connection of a database.
+    pub fn keep_for(&self, account: &Account, database: &str) -> Keep {
+        let of_database = || self.keep_of_database.get(database).copied();
+        account.keep.or_else(of_database).unwrap_or(self.keep)
+    }
+
     /// The user of that name who may use that database.
     pub fn account(&self, name: &str, database: &str) -> Option<&Account> {
         let may_use = |account: &&Account| {

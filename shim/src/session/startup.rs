@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use super::auth::{Claim, authenticate};
 use super::client::{Client, Gone};
 use super::params::Params;
+use super::party::Place;
 use super::seats::Seat;
 use super::services::Services;
 use super::settings::Account;
@@ -18,6 +19,7 @@ use crate::nodes::Cluster;
 use crate::observe::LoginEnd;
 use crate::proto::startup::NO_ENCRYPTION;
 use crate::proto::{ErrorFields, Startup, StartupPacket, TxStatus, backend};
+use crate::server::{Moment, ROLE_SETTINGS, role_settings};
 
 /// Serves one accepted connection to its end.
 pub async fn serve(stream: TcpStream, peer: SocketAddr, services: Arc<Services>) {
@@ -218,11 +220,10 @@ async fn open<'a>(
         seen,
     );
     session.params = params;
+    let settings = services.settings.load();
+    session.keep = settings.keep_for(&guest.account, session.cluster.name());
     match session.take_over(&guest.startup).await {
-        Ok(reported) => {
-            for (name, value) in &reported {
-                backend::parameter_status(name, value, &mut session.client.out);
-            }
+        Ok(()) => {
             backend::backend_key_data(&session.cancel_key, &mut session.client.out);
             backend::ready_for_query(TxStatus::Idle, &mut session.client.out);
             session.client.flush().await?;
@@ -247,63 +248,73 @@ async fn run(mut session: Session<'_>, services: &Services) -> Result<(), Gone> 
 
 impl Session<'_> {
     /// Reads the settings that the user brings (ALTER ROLE, ALTER DATABASE, startup packet), and
-    /// returns what a server reports once they are applied.
-    async fn take_over(&mut self, startup: &Startup) -> Result<Vec<(String, String)>, Fault> {
+    /// tells the client what a server reports once they are applied.
+    async fn take_over(&mut self, startup: &Startup) -> Result<(), Fault> {
+        let mut asked = settings_of(startup)?;
+        // Those that a session can only begin with need connections of their own.
+        let begin_with = asked.extract_if(.., |(name, _)| BEGIN_WITH.contains(&name.as_str()));
+        self.login.params.extend(begin_with);
         let topology = self.cluster.topology();
         let home = self.home(&topology)?;
         let address = topology.shards[usize::from(home.0)].primary.clone();
-        let mut first = self
-            .lend(home, &address, super::party::Place::Primary)
-            .await?;
-        let of_role = match first.lease.simple(ROLE_SETTINGS).await {
-            Ok(rows) => rows.into_iter().flatten().flatten().collect(),
+        let mut first = self.lend(home, &address, Place::Primary).await?;
+        let rows = match first.lease.simple(ROLE_SETTINGS).await {
+            Ok(rows) => rows,
             Err(error) => {
                 tracing::debug!(%error, "cannot read the settings of the role");
-                Vec::<String>::new()
+                Vec::new()
             }
         };
-        for setting in &of_role {
-            if let Some(value) = setting.strip_prefix("search_path=") {
-                // The server has set it by itself; the router must know it too.
-                self.default_search_path(value);
-            } else if let Some((name, value)) = setting.split_once('=')
-                && let Err(fault) = self.params.set_default(name, value)
-            {
-                // PostgreSQL too lets somebody in whose ALTER ROLE ... SET is wrong.
-                tracing::warn!(%fault, "a setting of the role is not used");
-            }
+        self.role_settings = Some((role_settings(&rows), Moment::now()));
+        if self.is_of_old_role(&first.lease) {
+            self.throw_away(first);
+            first = self.lend(home, &address, Place::Primary).await?;
         }
-        for (name, value) in settings_of(startup)? {
+        self.take_role_settings(rows.into_iter().flatten().flatten());
+        for (name, value) in asked {
             self.params.set_default(&name, &value)?;
             if name == "search_path" {
                 self.default_search_path(&value);
             }
         }
         self.adapt(&mut first.lease).await?;
-        let mut reported: Vec<_> = first
-            .lease
-            .parameters()
-            .iter()
-            .filter(|(name, _)| !name.starts_with("pgdog."))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        for (name, value) in first.lease.parameters() {
+            self.client.tell_setting(name, value);
+        }
         if self.params.own().report_commit_lsn {
-            reported.push(("pgdog.commit_lsn".to_owned(), String::new()));
+            backend::parameter_status("pgdog.commit_lsn", "", &mut self.client.out);
         }
         self.give_back(first);
-        Ok(reported)
+        Ok(())
+    }
+
+    /// The server has set them by itself; the shim must know its own and the router's too.
+    fn take_role_settings(&mut self, settings: impl Iterator<Item = String>) {
+        for setting in settings {
+            let Some((name, value)) = setting.split_once('=') else {
+                continue;
+            };
+            if name == "search_path" {
+                self.default_search_path(value);
+            } else if name.starts_with("pgdog.")
+                && let Err(fault) = self.params.set_default(name, value)
+            {
+                // PostgreSQL too lets somebody in whose ALTER ROLE ... SET is wrong.
+                tracing::warn!(%fault, "a setting of the role is not used");
+            }
+        }
     }
 }
 
-/// `pgdog.*` settings and `search_path` of role and database, the strongest last.
-const ROLE_SETTINGS: &str = "SELECT s.setting FROM ( \
-       SELECT pg_catalog.unnest(setconfig) AS setting, setrole, setdatabase \
-       FROM pg_catalog.pg_db_role_setting \
-       WHERE setdatabase IN (0, (SELECT oid FROM pg_catalog.pg_database \
-                                 WHERE datname = pg_catalog.current_database())) \
-         AND setrole IN (0, (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)) \
-     ) AS s WHERE s.setting LIKE 'pgdog.%' OR s.setting LIKE 'search_path=%' \
-     ORDER BY s.setrole <> 0, s.setdatabase <> 0";
+/// Settings that cannot be changed once a session has begun.
+const BEGIN_WITH: [&str; 6] = [
+    "ignore_system_indexes",
+    "jit_debugging_support",
+    "jit_profiling_support",
+    "log_connections",
+    "log_disconnections",
+    "post_auth_delay",
+];
 
 /// Every setting in the packet, in order, lower case.
 fn settings_of(startup: &Startup) -> Result<Vec<(String, String)>, Fault> {

@@ -1,5 +1,7 @@
 //! First words of statements whose effect stays on one server connection. Pure.
 
+use super::pin::LOAD;
+
 /// What a statement does with the state of its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stateful {
@@ -28,8 +30,7 @@ pub fn stateful(sql: &str) -> Stateful {
     let first = first.unwrap_or_default().to_ascii_lowercase();
     match first.as_str() {
         "listen" => Stateful::Keep("LISTEN"),
-        "prepare" => Stateful::Keep("PREPARE"),
-        "load" => Stateful::Keep("LOAD"),
+        "load" => Stateful::Keep(LOAD),
         "create" | "select" | "with" => Stateful::Keep("temporary table"),
         "execute" => Stateful::Execute,
         "declare" => {
@@ -56,6 +57,31 @@ pub fn runs_code(sql: &str) -> bool {
         head.is_some_and(|head| head.eq_ignore_ascii_case(word))
             && rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
     })
+}
+
+/// Whether the text of a DO may set a parameter past its own end, by a statement or by a function.
+/// A CALL shows nothing of what it runs.
+pub fn code_sets(sql: &str) -> bool {
+    let lower = sql.to_ascii_lowercase();
+    if lower.contains("set_config") {
+        return true;
+    }
+    let mut before = "";
+    let mut rest = lower.as_str();
+    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        let gap = rest[..start].trim();
+        let word = &rest[start..];
+        let end = word.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let (word, after) = word.split_at(end.unwrap_or(word.len()));
+        // UPDATE ... SET does not begin a statement.
+        let begins = gap.ends_with([';', '\'', '$', '>'])
+            || (gap.is_empty() && matches!(before, "begin" | "then" | "else" | "loop"));
+        if begins && matches!(word, "set" | "reset" | "load") {
+            return true;
+        }
+        (before, rest) = (word, after);
+    }
+    false
 }
 
 /// A name as PostgreSQL folds it.
@@ -102,6 +128,20 @@ mod tests {
         assert!(matches!(hidden, Stateful::Declare { hold: true, .. }));
         let plain = stateful("declare c cursor without hold for select 1");
         assert!(matches!(plain, Stateful::Declare { hold: false, .. }));
+    }
+
+    #[test]
+    fn code_that_sets_is_told_from_code_that_updates() {
+        for sets in [
+            "DO $$ BEGIN SET work_mem = 1; END $$",
+            "DO $$ BEGIN PERFORM set_config('a.b', '1', false); END $$",
+            "DO $$ BEGIN EXECUTE 'SET work_mem = 1'; END $$",
+            "DO $x$BEGIN IF true THEN RESET work_mem; END IF; END$x$",
+        ] {
+            assert!(code_sets(sets), "{sets}");
+        }
+        assert!(!code_sets("DO $$ BEGIN UPDATE t SET a = 1; END $$"));
+        assert!(!code_sets("CALL p()"));
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! What is sent to a server for a run of steps: the client's messages, with names as this
 //! connection knows them. Pure but for the connection's list of names.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 
 use super::batch::{Message, Step};
-use super::prepared::Prepared;
+use super::prepared::{Held, Prepared};
 use super::script::{Item, Script};
-use crate::proto::frontend;
+use crate::proto::frontend::{self, Subject};
 use crate::proto::{Frame, ProtocolError};
+use crate::server::Moment;
 
 /// A run of statements for one server.
 #[derive(Debug, Clone, Copy)]
@@ -22,13 +25,13 @@ pub enum Work<'a> {
 
 /// Which named statements a connection knows.
 pub trait Known {
-    /// Whether this one is prepared there.
-    fn knows(&mut self, server_name: &str) -> bool;
+    /// When this one was prepared there, if it is.
+    fn known_since(&mut self, server_name: &str) -> Option<Moment>;
 }
 
 impl Known for crate::server::Conn {
-    fn knows(&mut self, server_name: &str) -> bool {
-        self.has_prepared(server_name)
+    fn known_since(&mut self, server_name: &str) -> Option<Moment> {
+        self.prepared_at(server_name)
     }
 }
 
@@ -90,8 +93,8 @@ struct Encoder<'a> {
     known: &'a mut dyn Known,
     out: &'a mut BytesMut,
     script: Script,
-    /// Numbers of the named statements whose Parse is in this batch.
-    sent: Vec<u64>,
+    /// Named statements whose Parse is in this batch.
+    sent: Vec<Arc<Prepared>>,
     /// Number of the statement that is the unnamed one on the server at this point of the batch.
     unnamed: Option<u64>,
 }
@@ -99,16 +102,10 @@ struct Encoder<'a> {
 impl Encoder<'_> {
     fn message(&mut self, message: &Message<'_>) -> Result<(), ProtocolError> {
         match message {
-            Message::Parse { prepared, .. } if self.is_there(prepared) && prepared.named => {
+            Message::Parse { prepared, .. } if prepared.named && self.is_sent(prepared) => {
                 self.script.push(Item::ParsedAlready);
             }
-            Message::Parse {
-                prepared, frame, ..
-            } => {
-                self.named(prepared, frame)?;
-                self.note(prepared);
-                self.script.push(Item::Parse { shown: true });
-            }
+            Message::Parse { prepared, .. } => self.parse(prepared, true),
             Message::Bind {
                 prepared, frame, ..
             } => {
@@ -119,7 +116,8 @@ impl Encoder<'_> {
             Message::DescribeStatement { prepared, frame } => {
                 self.require(prepared);
                 self.named(prepared, frame)?;
-                self.script.push(Item::Describe(Some(prepared.clone())));
+                let described = Some(prepared.prepared.clone());
+                self.script.push(Item::Describe(described));
             }
             Message::DescribePortal { frame } => {
                 frame.encode(self.out);
@@ -131,43 +129,56 @@ impl Encoder<'_> {
             }
             Message::ClosePortal { frame } => {
                 frame.encode(self.out);
-                self.script.push(Item::Close);
+                self.script.push(Item::Close { shown: true });
             }
             Message::CloseStatement => self.script.push(Item::ClosedHere),
         }
         Ok(())
     }
 
-    /// Sends a Parse that the client does not see when the connection lacks the statement.
-    fn require(&mut self, prepared: &Prepared) {
-        if !self.is_there(prepared) {
-            let name = if prepared.named {
-                prepared.server_name.as_str()
-            } else {
-                ""
-            };
-            frontend::parse(name, &prepared.sql, &prepared.types, self.out);
-            self.script.push(Item::Parse { shown: false });
-            self.note(prepared);
-        }
-    }
-
-    fn is_there(&mut self, prepared: &Prepared) -> bool {
-        match prepared.named {
+    /// Sends a Parse that the client does not see when the connection lacks the statement, or has
+    /// it from a time before the client prepared it.
+    fn require(&mut self, prepared: &Held) {
+        let is_there = match prepared.named {
             false => self.unnamed == Some(prepared.number),
-            true => self.sent.contains(&prepared.number) || self.known.knows(&prepared.server_name),
+            true => self.is_sent(prepared) || self.is_current(prepared),
+        };
+        if !is_there {
+            self.parse(prepared, false);
         }
     }
 
-    fn note(&mut self, prepared: &Prepared) {
+    fn parse(&mut self, prepared: &Held, shown: bool) {
+        if prepared.named && self.known.known_since(&prepared.server_name).is_some() {
+            frontend::close(Subject::Statement(&prepared.server_name), self.out);
+            self.script.push(Item::Close { shown: false });
+        }
+        let (name, sql) = (prepared.server_name.as_str(), &prepared.sql);
+        frontend::parse(name, sql, &prepared.types, self.out);
+        self.script.push(Item::Parse { shown });
         match prepared.named {
             false => self.unnamed = Some(prepared.number),
-            true => self.sent.push(prepared.number),
+            true => self.sent.push(prepared.prepared.clone()),
         }
     }
 
-    fn named(&mut self, prepared: &Prepared, frame: &Frame) -> Result<(), ProtocolError> {
+    fn is_sent(&self, prepared: &Held) -> bool {
+        let mut sent = self.sent.iter();
+        sent.any(|sent| sent.server_name == prepared.server_name)
+    }
+
+    fn is_current(&mut self, prepared: &Held) -> bool {
+        let known = self.known.known_since(&prepared.server_name);
+        // What SQL prepared is made sure of before the batch is sent.
+        known.is_some_and(|since| since > prepared.since) || prepared.by_sql.is_some()
+    }
+
+    fn named(&mut self, prepared: &Held, frame: &Frame) -> Result<(), ProtocolError> {
         match prepared.named {
+            // Its client may have given it a name.
+            false if prepared.executes.is_some() => {
+                frontend::with_statement_name(frame, "")?.encode(self.out);
+            }
             false => frame.encode(self.out),
             true => frontend::with_statement_name(frame, &prepared.server_name)?.encode(self.out),
         }
@@ -184,11 +195,13 @@ mod tests {
     use crate::session::batch::{Names, split};
     use crate::session::prepared::Registry;
 
-    struct Knows(Vec<String>);
+    /// Statements that a connection knows: all of this moment.
+    struct Knows(Vec<(String, Moment)>);
 
     impl Known for Knows {
-        fn knows(&mut self, server_name: &str) -> bool {
-            self.0.iter().any(|name| name == server_name)
+        fn known_since(&mut self, server_name: &str) -> Option<Moment> {
+            let known = self.0.iter().find(|(name, _)| name == server_name);
+            known.map(|(_, since)| *since)
         }
     }
 
@@ -199,57 +212,62 @@ mod tests {
     }
 
     /// Tags that go to a server which knows `known`.
-    fn sent(frames: &[Frame], names: &mut Names, registry: &Registry, known: &[&str]) -> String {
+    fn sent(frames: &[Frame], names: &mut Names, registry: &Registry, known: &mut Knows) -> String {
         let plans = PlanCache::new(1 << 20);
         let batch = split(frames, names, registry, &plans).unwrap();
-        let mut known = Knows(known.iter().map(|name| name.to_string()).collect());
         let mut out = BytesMut::new();
-        Work::Steps(&batch.steps)
-            .encode(&mut known, &mut out)
-            .unwrap();
+        Work::Steps(&batch.steps).encode(known, &mut out).unwrap();
         frame::frames(&out)
             .map(|message| message.unwrap().0 as char)
             .collect()
     }
 
-    #[test]
-    fn a_connection_that_lacks_a_statement_is_given_it_first() {
-        let (mut names, registry) = (Names::default(), Registry::new(1 << 20));
-        let parse = frames(|out| frontend::parse("s", "SELECT 1", &[], out));
-        assert_eq!(sent(&parse, &mut names, &registry, &[]), "PS");
-        let bind = frames(|out| {
-            frontend::bind("", "s", &[], out);
+    fn bind_and_execute(statement: &str) -> Vec<Frame> {
+        frames(|out| {
+            frontend::bind("", statement, &[], out);
             frontend::execute("", 0, out);
-            frontend::bind("", "s", &[], out);
-            frontend::execute("", 0, out);
-        });
-        assert_eq!(sent(&bind, &mut names, &registry, &["__pgdog_1"]), "BEBES");
-        assert_eq!(sent(&bind, &mut names, &registry, &[]), "PBEBES");
+        })
     }
 
     #[test]
-    fn a_known_statement_is_not_parsed_again_and_never_closed() {
-        let (mut names, registry) = (Names::default(), Registry::new(1 << 20));
+    fn a_connection_that_lacks_a_statement_or_has_an_old_one_is_given_it_first() {
+        let (mut names, registry) = (Names::default(), Registry::default());
+        let (mut nothing, before) = (Knows(vec![]), Moment::now());
+        let parse = frames(|out| frontend::parse("s", "SELECT 1", &[], out));
+        assert_eq!(sent(&parse, &mut names, &registry, &mut nothing), "PS");
+        let name = names.statements["s"].server_name.clone();
+        let mut old = Knows(vec![(name.clone(), before)]);
+        let mut current = Knows(vec![(name, Moment::now())]);
+        let bind = bind_and_execute("s");
+        assert_eq!(sent(&bind, &mut names, &registry, &mut current), "BES");
+        assert_eq!(sent(&bind, &mut names, &registry, &mut nothing), "PBES");
+        assert_eq!(sent(&bind, &mut names, &registry, &mut old), "CPBES");
+    }
+
+    #[test]
+    fn a_text_is_parsed_once_in_a_batch_and_the_clients_close_is_not_sent() {
+        let (mut names, registry) = (Names::default(), Registry::default());
+        let mut known = Knows(vec![]);
         let all = frames(|out| {
-            frontend::parse("s", "SELECT 1", &[], out);
-            frontend::describe(Subject::Statement("s"), out);
-            frontend::close(Subject::Statement("s"), out);
+            frontend::parse("a", "SELECT 1", &[], out);
+            frontend::close(Subject::Statement("a"), out);
+            frontend::parse("b", "SELECT 1", &[], out);
+            frontend::describe(Subject::Statement("b"), out);
+            frontend::close(Subject::Statement("b"), out);
         });
-        assert_eq!(sent(&all, &mut names, &registry, &["__pgdog_1"]), "DS");
+        assert_eq!(sent(&all, &mut names, &registry, &mut known), "PDS");
     }
 
     #[test]
     fn the_unnamed_statement_is_sent_again_in_every_batch() {
-        let (mut names, registry) = (Names::default(), Registry::new(1 << 20));
+        let (mut names, registry) = (Names::default(), Registry::default());
+        let mut known = Knows(vec![]);
         let parse = frames(|out| {
             frontend::parse("", "SELECT 1", &[], out);
             frontend::describe(Subject::Statement(""), out);
         });
-        assert_eq!(sent(&parse, &mut names, &registry, &[]), "PDS");
-        let bind = frames(|out| {
-            frontend::bind("", "", &[], out);
-            frontend::execute("", 0, out);
-        });
-        assert_eq!(sent(&bind, &mut names, &registry, &[]), "PBES");
+        assert_eq!(sent(&parse, &mut names, &registry, &mut known), "PDS");
+        let bind = bind_and_execute("");
+        assert_eq!(sent(&bind, &mut names, &registry, &mut known), "PBES");
     }
 }

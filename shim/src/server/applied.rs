@@ -1,0 +1,35 @@
+//! Settings that clients have made on a server connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::conn::Conn;
+use super::prepared::Moment;
+
+/// What the borrowers of a connection have set, with the command that makes each setting.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Names the commands; 0 for none.
+    pub fingerprint: u64,
+    /// By the lower-case name of the parameter.
+    pub commands: Arc<BTreeMap<String, String>>,
+    /// Code has run that may have set anything else.
+    pub unknown: bool,
+}
+
+impl Conn {
+    /// Whether a setting has changed, of which clients are told, since the last call.
+    pub fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Names the settings of role and database that this server session began with.
+    pub fn role_settings(&self) -> u64 {
+        self.role_settings
+    }
+
+    /// When it was logged in.
+    pub fn opened(&self) -> Moment {
+        self.opened
+    }
+}

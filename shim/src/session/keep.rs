@@ -1,0 +1,189 @@
+//! Why a statement's effect stays on its server connection, if it does.
+
+use pgdog_core::fault::Fault;
+
+use super::Session;
+use super::param_values::{Class, classify};
+use super::params::{Scope, reserved};
+use super::pin::{CODE, MAYBE};
+use super::steps::Asked;
+use super::words::{Stateful, code_sets, runs_code, stateful};
+use crate::plan::{Kind, SetConfig, Statement, Value, truth};
+use crate::route::Params;
+
+/// A call of `set_config` whose arguments are known.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Lower-case name.
+    pub name: String,
+    /// None: the default.
+    pub value: Option<String>,
+    /// How long it holds.
+    pub scope: Scope,
+}
+
+impl Session<'_> {
+    /// See the module.
+    ///
+    /// # Errors
+    /// It sets a parameter of the shim to what that does not take.
+    pub(super) fn keeps_state(&self, asked: &Asked<'_>) -> Result<Option<&'static str>, Fault> {
+        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
+            return Ok(None);
+        };
+        let executed = self.executed(asked);
+        let inner = executed.as_deref().and_then(|held| held.plan());
+        let runs = inner
+            .and_then(|plan| plan.statements.first())
+            .unwrap_or(statement);
+        if sets_unknown(runs, asked.params()) {
+            return Ok(Some(CODE));
+        }
+        for setting in settings(runs, asked.params()) {
+            self.check_own(&setting)?;
+        }
+        Ok(match statement.kind {
+            Kind::Session => match stateful(asked.sql()) {
+                Stateful::Keep(why) => Some(why),
+                Stateful::Declare { hold, .. } => hold.then_some("cursor WITH HOLD"),
+                Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => locks(runs),
+            },
+            Kind::Read | Kind::Write if runs_code(asked.sql()) => {
+                Some(if code_sets(asked.sql()) { CODE } else { MAYBE })
+            }
+            Kind::Read | Kind::Write => locks(runs),
+            _ => None,
+        })
+    }
+
+    fn check_own(&self, setting: &Setting) -> Result<(), Fault> {
+        match classify(&setting.name) {
+            Class::Own(own) => self.params.check(own, setting.value.as_deref()),
+            Class::Reserved => Err(reserved(&setting.name)),
+            Class::Forwarded => Ok(()),
+        }
+    }
+}
+
+fn locks(statement: &Statement) -> Option<&'static str> {
+    let name = statement.functions.advisory.as_deref()?;
+    let of_session =
+        name.starts_with("pg_advisory_lock") || name.starts_with("pg_try_advisory_lock");
+    of_session.then_some("advisory lock")
+}
+
+/// Whether it sets parameters of which only the server knows.
+pub fn sets_unknown(statement: &Statement, params: &dyn Params) -> bool {
+    let mut relations = statement.relations.iter();
+    let mut calls = statement.functions.settings.iter();
+    statement.functions.sets
+        || relations.any(|relation| relation.written && relation.name == "pg_settings")
+        || calls.any(|call| setting(call, params).is_none())
+}
+
+/// What its calls of `set_config` set.
+pub fn settings(statement: &Statement, params: &dyn Params) -> Vec<Setting> {
+    let calls = statement.functions.settings.iter();
+    calls.filter_map(|call| setting(call, params)).collect()
+}
+
+fn setting(call: &SetConfig, params: &dyn Params) -> Option<Setting> {
+    Some(Setting {
+        name: text(&call.name, params)??.to_ascii_lowercase(),
+        value: text(&call.value, params)?,
+        scope: match flag(&call.local, params)? {
+            true => Scope::Local,
+            false => Scope::Session,
+        },
+    })
+}
+
+/// A text argument; the inner None is NULL.
+fn text(value: &Value, params: &dyn Params) -> Option<Option<String>> {
+    match value {
+        Value::Text(text) => Some(Some(text.clone())),
+        Value::Null => Some(None),
+        Value::Param(number) | Value::TypedParam(number, _) => {
+            // Text is the same in both formats.
+            match params.param(*number)?.value {
+                None => Some(None),
+                Some(bytes) => Some(Some(std::str::from_utf8(bytes).ok()?.to_owned())),
+            }
+        }
+        Value::Default | Value::ArrayParam(_) | Value::Unknown => None,
+    }
+}
+
+fn flag(value: &Value, params: &dyn Params) -> Option<bool> {
+    match value {
+        Value::Text(text) => truth(text),
+        Value::Param(number) | Value::TypedParam(number, _) => {
+            let bound = params.param(*number)?;
+            match (bound.binary, bound.value?) {
+                (true, [byte]) => Some(*byte != 0),
+                (true, _) => None,
+                (false, text) => truth(std::str::from_utf8(text).ok()?),
+            }
+        }
+        Value::Null | Value::Default | Value::ArrayParam(_) | Value::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::parse;
+    use crate::route::{Bind, NoParams};
+
+    struct Given(Vec<(&'static [u8], bool)>);
+
+    impl Params for Given {
+        fn param(&self, number: usize) -> Option<Bind<'_>> {
+            let (value, binary) = self.0.get(number - 1)?;
+            Some(Bind {
+                value: Some(value),
+                binary: *binary,
+                type_oid: 0,
+            })
+        }
+    }
+
+    fn statement(sql: &str) -> Statement {
+        parse(sql).unwrap().statements.remove(0)
+    }
+
+    #[test]
+    fn what_set_config_sets_is_known_through_its_parameters() {
+        let two = statement("SELECT set_config('App.A', $1, $2), set_config('b', NULL, true)");
+        let given = Given(vec![(b"11", false), (&[0], true)]);
+        let found = settings(&two, &given);
+        let expected = [
+            ("app.a", Some("11"), Scope::Session),
+            ("b", None, Scope::Local),
+        ];
+        let expected = expected.map(|(name, value, scope)| Setting {
+            name: name.to_owned(),
+            value: value.map(str::to_owned),
+            scope,
+        });
+        assert_eq!(found, expected);
+        assert!(!sets_unknown(&two, &given));
+        assert!(
+            sets_unknown(&two, &NoParams),
+            "the parameters are not there"
+        );
+    }
+
+    #[test]
+    fn any_other_call_sets_what_nobody_knows() {
+        for sql in [
+            "SELECT set_config(name, 'x', false) FROM names",
+            "SELECT set_config('a', 'b' || 'c', false), 1",
+            "SELECT 1 WHERE set_config('a', 'b', false) = 'b'",
+            "UPDATE pg_settings SET setting = '1' WHERE name = 'work_mem'",
+        ] {
+            assert!(sets_unknown(&statement(sql), &NoParams), "{sql}");
+        }
+        assert!(!sets_unknown(&statement("SELECT lower('A')"), &NoParams));
+    }
+}
