@@ -10,7 +10,7 @@
 //!  ├ ddl       the freeze of the schema while a task copies it
 //!  └ wait      SET pgdog.wait_lsn: the read guard
 //! gucs         every parameter; commit_lsn and incarnation fill two of them
-//! node, placement, workflow, omni   functions that SQL calls
+//! node, placement, workflow, omni, login   functions that SQL calls
 //! lists, report   Postgres' lists, core's faults as Postgres errors
 //! store        scans and SPI: the only place that reads tables
 //! ```
@@ -23,6 +23,7 @@ mod gucs;
 mod hooks;
 mod incarnation;
 mod lists;
+mod login;
 mod node;
 mod omni;
 mod placement;

@@ -288,6 +288,13 @@ pub enum Fault {
         /// The user.
         user: String,
     },
+    /// 28P01: a node keeps another verifier of a role than the one that its user has proved.
+    OtherVerifier {
+        /// The role.
+        user: String,
+        /// The node.
+        node: String,
+    },
     /// 3D000: there is no such database.
     UnknownDatabase {
         /// Its name.

@@ -293,6 +293,17 @@ impl Fault {
                 "28P01",
                 format!("password authentication failed for user \"{user}\""),
             ),
+            Fault::OtherVerifier { user, node } => row(
+                "28P01",
+                format!("password authentication failed for user \"{user}\""),
+            )
+            .detail(format!(
+                "{node} keeps another verifier of that role's password"
+            ))
+            .hint(
+                "Give the role the same verifier everywhere: ALTER ROLE ... PASSWORD takes \
+                 rolpassword as it stands in pg_authid of shard 0.",
+            ),
             Fault::UnknownDatabase { database } => {
                 row("3D000", format!("database \"{database}\" does not exist"))
             }

@@ -169,6 +169,10 @@ fn all() -> Vec<Fault> {
             waited_ms: 5,
         },
         Fault::LoginFailed { user: text() },
+        Fault::OtherVerifier {
+            user: text(),
+            node: text(),
+        },
         Fault::UnknownDatabase { database: text() },
         Fault::ProtocolViolation { why: why() },
         Fault::Internal { why: why() },
