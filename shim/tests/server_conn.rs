@@ -10,7 +10,7 @@ use pgdog_shim::proto::backend::tag;
 use pgdog_shim::proto::frame::Message as _;
 use pgdog_shim::proto::frontend::{self, Subject};
 use pgdog_shim::proto::{ErrorFields, Frame, TxStatus, answer};
-use pgdog_shim::server::{Ahead, Conn, Copying, Guard, Guarded, Head, Login, ServerError};
+use pgdog_shim::server::{Ahead, Conn, Copying, Guard, Guarded, Head, Login, Secret, ServerError};
 
 mod server_support;
 use server_support::{LIMIT, connect, endpoint, login, scripted};
@@ -80,14 +80,14 @@ async fn every_password_method_lets_the_right_password_in_and_no_other() {
     }
     for user in ["scram", "md5", "clear", "nobody"] {
         let wrong = Login {
-            password: Some("wrong".to_owned()),
+            secret: Secret::password("wrong"),
             ..login(user)
         };
         let fault = Conn::connect(&endpoint(), &wrong, LIMIT).await.unwrap_err();
         assert_eq!(fault.sqlstate(), "28P01", "{user}: {fault:?}");
     }
     let without = Login {
-        password: None,
+        secret: Secret::None,
         ..login("scram")
     };
     let fault = Conn::connect(&endpoint(), &without, LIMIT)

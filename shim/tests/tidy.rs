@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli", "app"]),
     (
         "cli",
-        &["app", "config", "nodes", "workflow", "route", "plan"],
+        &["app", "config", "net", "nodes", "workflow", "route", "plan"],
     ),
     (
         "app",
@@ -32,10 +32,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("admin", &["config", "nodes", "workflow", "proto"]),
-    ("workflow", &["config", "nodes", "server"]),
-    ("nodes", &["config"]),
+    ("workflow", &["config", "net", "nodes", "server"]),
+    ("nodes", &["config", "net"]),
     ("server", &["proto", "net"]),
-    ("net", &[]),
+    ("net", &["proto"]),
     ("route", &["plan", "nodes::topology"]),
     ("plan", &[]),
     ("proto", &[]),

@@ -1,26 +1,26 @@
 //! What sessions need of the configuration.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
 
 use super::limits;
 use crate::config::{
-    AuthType, BalancingStrategy, Config, PoolerMode, ReadWriteSplit, ReadWriteStrategy, User,
+    AuthType, BalancingStrategy, Config, Passthrough, PoolerMode, ReadWriteSplit,
+    ReadWriteStrategy, User,
 };
-use crate::session::{Account, Auth, Balancing, Keep, Reads, Settings, Values};
+use crate::server::{Password, Secret};
+use crate::session::{Account, Auth, Balancing, Keep, Known, Reads, Settings, Values};
 
 /// The part of the configuration that sessions see.
 pub fn settings(config: &Config) -> Settings {
     let general = &config.general;
     let password = config.admin.password.as_ref();
     let admin = password.filter(|p| !p.is_empty()).map(|password| Account {
-        name: config.admin.user.clone(),
-        password: Some(password.clone()),
+        known: Known::Password(Arc::new(Password::new(password))),
         databases: Some(vec![config.admin.name.clone()]),
-        server_user: String::new(),
-        server_password: None,
-        params: Vec::new(),
-        idle_timeout: None,
-        keep: None,
+        ..Account::unlisted(&config.admin.user)
     });
     Settings {
         admin,
@@ -29,10 +29,14 @@ pub fn settings(config: &Config) -> Settings {
         auth: match general.auth_type {
             AuthType::Scram => Auth::Scram,
             AuthType::Md5 => Auth::Md5,
+            AuthType::Plain => Auth::Plain,
             AuthType::Trust => Auth::Trust,
         },
         keep: keep(general.pooler_mode),
         keep_of_database: keep_of_database(config),
+        asks_nodes: general.passthrough_auth == Passthrough::Enabled,
+        tls_required: general.tls_client_required,
+        mock_secret: mock_secret(config),
         reads: match general.read_write_split {
             ReadWriteSplit::IncludePrimary => Reads::AnyNode,
             ReadWriteSplit::ExcludePrimary => Reads::Replicas,
@@ -113,16 +117,45 @@ fn keep_of_database(config: &Config) -> HashMap<String, Keep> {
 fn account(user: &User) -> Account {
     let mut databases = user.databases.clone();
     databases.extend(user.database.clone());
+    let known = match &user.password {
+        Some(text) => Known::listed(text),
+        None => Known::Nothing,
+    };
+    let server_secret = match (&user.server_password, &known) {
+        (Some(password), _) => Some(Secret::password(password)),
+        // One and the same, so that keys derived from it are found again.
+        (None, Known::Password(password)) => Some(Secret::Password(password.clone())),
+        (None, Known::Nothing | Known::Scram(_) | Known::Md5(_)) => None,
+    };
     Account {
         name: user.name.clone(),
-        password: user.password.clone(),
+        known,
         databases: (!user.all_databases).then_some(databases),
         server_user: user.name_on_node().to_owned(),
-        server_password: user.password_on_node().map(str::to_owned),
+        server_secret,
         params: params(user),
         idle_timeout: user.client_idle_timeout.map(Into::into),
         keep: user.pooler_mode.map(keep),
+        identity: user.identity.as_ref().unwrap_or(&user.name).clone(),
+        needs_certificate: user.tls_client_certificate_required,
     }
+}
+
+/// Known to who knows the passwords, the same in all shims with these files: a salt that changes
+/// from one shim or start to the next would be known as made up.
+fn mock_secret(config: &Config) -> Option<[u8; 32]> {
+    let of_users = config.users.users.iter();
+    let passwords: Vec<&String> = of_users
+        .flat_map(|user| [&user.password, &user.server_password])
+        .chain([&config.admin.password])
+        .flatten()
+        .collect();
+    let mut hash = Sha256::new_with_prefix("salts of users that do not exist");
+    for password in &passwords {
+        hash.update(password.len().to_be_bytes());
+        hash.update(password);
+    }
+    (!passwords.is_empty()).then(|| hash.finalize().into())
 }
 
 #[cfg(test)]
@@ -142,6 +175,13 @@ mod tests {
         assert!(settings.account("u", "b").is_none());
         assert!(settings.account("v", "a").is_none());
         assert_eq!(settings.auth, Auth::Trust);
+        assert!(settings.asks_nodes && !settings.tls_required);
+        let other = Config::parse(FILES.0, FILES.1).unwrap();
+        assert_eq!(
+            settings.mock_secret,
+            mock_secret(&other),
+            "the same in all shims"
+        );
         assert_eq!(settings.values.min_lsn_wait_ms, 7);
         assert!(settings.admin.is_none(), "no password, no admin database");
     }

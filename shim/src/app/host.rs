@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::host::{ClientRow, Later, PoolRow, ServerRow, StatsRow};
 use crate::admin::{Admin, Host};
 use crate::config::Config;
+use crate::net::Dialer;
 use crate::nodes::{Address, Cluster, Instance};
 use crate::observe::Counted;
 use crate::server::{Endpoint, PoolStats, ServerState};
@@ -20,6 +21,7 @@ use crate::session::{AdminHandler, AdminReply, AdminResult, Services};
 pub struct Process {
     config: ArcSwap<Config>,
     services: Arc<Services>,
+    dialer: Arc<Dialer>,
     instance_id: String,
     drivers: Mutex<HashMap<String, CancellationToken>>,
     /// Held while the configuration changes: settings that count before those of the files.
@@ -28,10 +30,11 @@ pub struct Process {
 
 impl Process {
     /// A process that serves nothing yet.
-    pub fn new(config: Config, services: Arc<Services>) -> Arc<Self> {
+    pub fn new(config: Config, services: Arc<Services>, dialer: Arc<Dialer>) -> Arc<Self> {
         Arc::new(Self {
             config: ArcSwap::from_pointee(config),
             services,
+            dialer,
             instance_id: Instance::new_id(),
             drivers: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
@@ -46,6 +49,11 @@ impl Process {
     /// What sessions share.
     pub fn services(&self) -> &Arc<Services> {
         &self.services
+    }
+
+    /// How nodes are connected to.
+    pub fn dialer(&self) -> &Arc<Dialer> {
+        &self.dialer
     }
 
     /// This shim in `pgdog.instances`.

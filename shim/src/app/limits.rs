@@ -1,18 +1,19 @@
 //! How many of everything the configuration and the system allow.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::{Config, Database, Tcp, User};
-use crate::net::TcpSettings;
+use crate::net::{Dialer, TcpSettings};
 use crate::server::{Endpoint, PoolLimits, PoolSettings};
 
 /// One in so many file descriptors is not given to clients: servers, files, operators need some.
 const SPARED: u64 = 8;
 
 /// What pools need of the configuration.
-pub fn pools(config: &Config) -> PoolSettings {
+pub fn pools(config: &Config, dialer: Arc<Dialer>) -> PoolSettings {
     let general = &config.general;
     let base = PoolLimits {
         size: general.default_pool_size,
@@ -32,6 +33,7 @@ pub fn pools(config: &Config) -> PoolSettings {
         }
     }
     PoolSettings {
+        dialer,
         size: base.size,
         min: base.min,
         idle_timeout: base.idle_timeout,
@@ -115,7 +117,7 @@ mod tests {
              [[users]]\nname = \"v\"\ndatabase = \"a\"\npassword = \"p\"\npool_size = 2\n",
         );
         let config = Config::parse(files.0, files.1).expect("acceptable");
-        let pools = pools(&config);
+        let pools = pools(&config, Arc::default());
         let size =
             |node: usize, user: &str| pools.limits(&endpoint(&config.databases[node]), user).size;
         assert_eq!((size(0, "u"), size(0, "v")), (5, 2));

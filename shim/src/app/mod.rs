@@ -10,6 +10,7 @@ mod http;
 mod limits;
 mod measure;
 mod reload;
+mod tls;
 
 use std::sync::Arc;
 
@@ -20,10 +21,12 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{Config, LogFormat};
+use crate::net::Dialer;
 use crate::observe;
 use crate::server::Pools;
 use crate::session::{self, Services};
 use host::Process;
+use tls::Tls;
 
 /// Clients that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -81,9 +84,14 @@ struct App {
 
 impl App {
     async fn start(config: Config) -> anyhow::Result<Self> {
-        let pools = Pools::new(limits::pools(&config));
+        let tls =
+            Tls::load(&config.general).map_err(|fault| anyhow::anyhow!("{}", fault.message()))?;
+        let dialer = Dialer::new(tls.outbound);
+        let pools = Pools::new(limits::pools(&config, dialer.clone()));
         let services = Arc::new(Services::new(accounts::settings(&config), pools));
-        let process = Process::new(config, services.clone());
+        services.tls.store(tls.inbound.map(Arc::new));
+        prepare_verifiers(&services);
+        let process = Process::new(config, services.clone(), dialer);
         process.start_databases().await?;
         let handler = Arc::new(host::Operator::new(process.clone()));
         if services.admin.set(handler).is_err() {
@@ -175,3 +183,9 @@ impl App {
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// In the background: passwords are many, and each takes milliseconds.
+fn prepare_verifiers(services: &Arc<Services>) {
+    let services = services.clone();
+    tokio::task::spawn_blocking(move || services.prepare_verifiers());
+}

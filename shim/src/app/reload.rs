@@ -8,6 +8,7 @@ use pgdog_core::fault::Fault;
 use tokio_util::sync::CancellationToken;
 
 use super::host::{Process, endpoint};
+use super::tls::Tls;
 use super::{accounts, limits};
 use crate::config::Config;
 use crate::nodes::{Cluster, Instance, Settings};
@@ -90,7 +91,18 @@ impl Process {
                 hint: None,
             }
         })?;
-        let change = self.prepare(&config).await?;
+        // Renewed certificates stand in the same files: they are read every time.
+        let tls = Tls::load(&config.general)?;
+        let before = self.dialer().rules();
+        self.dialer().follow(tls.outbound.into());
+        let change = match self.prepare(&config).await {
+            Ok(change) => change,
+            Err(fault) => {
+                self.dialer().follow(before);
+                return Err(fault);
+            }
+        };
+        self.services().tls.store(tls.inbound.map(Arc::new));
         for warning in fixed(&old, &config) {
             tracing::warn!("{warning}");
         }
@@ -143,7 +155,10 @@ impl Process {
         services
             .settings
             .store(Arc::new(accounts::settings(&config)));
-        services.pools.configure(limits::pools(&config));
+        services
+            .pools
+            .configure(limits::pools(&config, self.dialer().clone()));
+        super::prepare_verifiers(services);
         services.clusters.store(Arc::new(clusters));
         let limit = config.general.shutdown_timeout.into();
         self.keep_config(config);
@@ -168,10 +183,12 @@ impl Process {
                 .map(str::to_owned)
                 .collect(),
         };
-        Settings::from_config(config, name, instance).ok_or_else(|| Fault::BadConfig {
-            place: config.users_path.display().to_string(),
-            why: format!("database \"{name}\" has no user to log in with"),
-            hint: None,
+        Settings::from_config(config, name, instance, self.dialer().clone()).ok_or_else(|| {
+            Fault::BadConfig {
+                place: config.users_path.display().to_string(),
+                why: format!("database \"{name}\" has no user to log in with"),
+                hint: None,
+            }
         })
     }
 

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use serde_json::json;
-use tokio_postgres::{NoTls, SimpleQueryMessage};
+use tokio_postgres::SimpleQueryMessage;
 
+use super::tasks_link;
 use crate::config::Config;
 
 /// Arguments of `pgdog route`.
@@ -55,8 +56,8 @@ pub(super) async fn run(args: Args, config: &Config) -> anyhow::Result<()> {
     if let Some(password) = &user.password {
         login.password(password);
     }
-    let (client, connection) = login
-        .connect(NoTls)
+    let (client, connection) = tasks_link::dialer()?
+        .log_in(&login)
         .await
         .with_context(|| format!("no shim serves {host}:{}", config.general.port))?;
     tokio::spawn(connection);

@@ -1,12 +1,20 @@
 //! The running shim's admin database, and its tables as text or JSON.
 
 use std::io::{self, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::config::Config;
+use crate::net::{Dialer, LoginError, Mode, Outbound};
+
+/// How the shim is connected to: below TLS when it serves that. Its files are read by this very
+/// process too, so that nothing is won by checking the certificate.
+pub(super) fn dialer() -> anyhow::Result<Arc<Dialer>> {
+    Ok(Dialer::new(Outbound::load(Mode::Prefer, None, None)?))
+}
 
 /// A connection to the admin database.
 pub(super) struct Link {
@@ -34,11 +42,14 @@ impl Link {
         if let Some(password) = &admin.password {
             login.password(password);
         }
-        let (client, connection) = login.connect(NoTls).await.map_err(|error| {
+        let (client, connection) = dialer()?.log_in(&login).await.map_err(|error| {
             anyhow!(
                 "no pgdog answers on {host}:{}: {}",
                 general.port,
-                text_of(&error)
+                match error {
+                    LoginError::Dial(error) => error.to_string(),
+                    LoginError::Login(error) => text_of(&error),
+                }
             )
         })?;
         tokio::spawn(connection);

@@ -1,9 +1,12 @@
 //! `[general]` and `[admin]`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use super::{AuthType, Passthrough, TlsVerify};
 
 /// A duration as the files write it: whole milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -70,6 +73,24 @@ pub struct General {
     pub shutdown_termination_timeout: Option<Ms>,
     /// How clients prove who they are.
     pub auth_type: AuthType,
+    /// Whether users who are not in `users.toml` may log in.
+    pub passthrough_auth: Passthrough,
+    /// PEM file with the certificate that clients see, and its chain; no TLS when absent.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file with its key.
+    pub tls_private_key: Option<PathBuf>,
+    /// Whether clients without TLS are refused.
+    pub tls_client_required: bool,
+    /// PEM file with who signs clients' certificates: clients then log in by these.
+    pub tls_client_ca_certificate: Option<PathBuf>,
+    /// When connections to nodes are encrypted, and what is checked.
+    pub tls_verify: TlsVerify,
+    /// PEM file with who signs the nodes' certificates; the system's roots when absent.
+    pub tls_server_ca_certificate: Option<PathBuf>,
+    /// PEM file with the certificate that is shown to nodes that ask for one.
+    pub tls_server_certificate: Option<PathBuf>,
+    /// PEM file with its key.
+    pub tls_server_private_key: Option<PathBuf>,
     /// Where OpenMetrics are served; off when absent.
     pub openmetrics_port: Option<u16>,
     /// Put before the name of every metric.
@@ -128,6 +149,15 @@ impl Default for General {
             shutdown_timeout: Ms(60_000),
             shutdown_termination_timeout: None,
             auth_type: AuthType::Scram,
+            passthrough_auth: Passthrough::Enabled,
+            tls_certificate: None,
+            tls_private_key: None,
+            tls_client_required: false,
+            tls_client_ca_certificate: None,
+            tls_verify: TlsVerify::Prefer,
+            tls_server_ca_certificate: None,
+            tls_server_certificate: None,
+            tls_server_private_key: None,
             openmetrics_port: None,
             openmetrics_namespace: String::new(),
             healthcheck_port: None,
@@ -171,19 +201,6 @@ pub enum LogFormat {
     Text,
     /// For machines.
     Json,
-}
-
-/// How clients prove who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AuthType {
-    /// SCRAM-SHA-256.
-    #[default]
-    Scram,
-    /// PostgreSQL's old challenge with MD5.
-    Md5,
-    /// Not at all.
-    Trust,
 }
 
 /// Whether plain reads may go to a primary that has replicas.

@@ -45,8 +45,6 @@ pub(super) const IDLE_GENERAL: &[&str] = &[
     "ban_replica_lag",
     "ban_replica_lag_bytes",
     "rollback_timeout",
-    "tls_verify",
-    "tls_server_ca_certificate",
     "broadcast_address",
     "broadcast_port",
     "query_log",
@@ -94,19 +92,8 @@ pub(super) const IDLE_GENERAL: &[&str] = &[
     "dry_run",
 ];
 
-const NO_TLS: &str = "TLS is not served by this version, and a file that asks for it must not be \
-                      answered in clear text";
-
 /// Keys of `[general]` that cannot be ignored.
-pub(super) const REFUSED_GENERAL: Refused = &[
-    ("tls_certificate", NO_TLS),
-    ("tls_private_key", NO_TLS),
-    ("tls_client_required", NO_TLS),
-    (
-        "passthrough_auth",
-        "every user is listed in users.toml here",
-    ),
-];
+pub(super) const REFUSED_GENERAL: Refused = &[];
 
 /// Keys of `[tcp]` without effect here.
 pub(super) const IDLE_TCP: &[&str] = &["connect_retries"];
@@ -123,6 +110,14 @@ pub(super) const REFUSED_DATABASE: Refused = &[
     (
         "password",
         "the shim logs in as its client; give server_password in users.toml",
+    ),
+    (
+        "tls_server_certificate",
+        "there is one certificate for all nodes, in [general]",
+    ),
+    (
+        "tls_server_private_key",
+        "there is one certificate for all nodes, in [general]",
     ),
 ];
 
@@ -151,16 +146,10 @@ pub(super) const IDLE_USER: &[&str] = &[
     "cross_shard_disabled",
     "two_phase_commit",
     "two_phase_commit_auto",
-    "tls_client_certificate_required",
 ];
 
 /// Keys of `[[users]]` that cannot be ignored.
 pub(super) const REFUSED_USER: Refused = &[("passwords", "give one password")];
 
 /// Keys of the tables above that say nothing when they have this value.
-pub(super) const HARMLESS: &[(&str, &str)] = &[
-    ("passthrough_auth", "disabled"),
-    ("tls_client_required", "false"),
-    ("hasher", "postgres"),
-    ("server_auth", "password"),
-];
+pub(super) const HARMLESS: &[(&str, &str)] = &[("hasher", "postgres"), ("server_auth", "password")];

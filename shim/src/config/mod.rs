@@ -7,6 +7,7 @@
 //! | `databases` | `[[databases]]`: where the nodes are |
 //! | `tables` | `[[sharded_tables]]`, `[[sharded_mappings]]`, `[[omnisharded_tables]]` |
 //! | `users` | `users.toml` |
+//! | `login` | keys about logins and TLS |
 //! | `source` | a file with its places, read so that every problem shows |
 //! | `keys`, `known` | which keys exist; PgDog's without use here; the nearest name to a typo |
 //! | `validate` | what must hold between the values |
@@ -23,6 +24,7 @@ mod databases;
 mod general;
 mod keys;
 mod known;
+mod login;
 mod source;
 mod tables;
 mod tcp;
@@ -33,9 +35,10 @@ mod validate;
 
 pub use databases::{Database, Role};
 pub use general::{
-    Admin, AuthType, BalancingStrategy, CutoverAction, General, LogFormat, Ms, PoolerMode,
-    ReadWriteSplit, ReadWriteStrategy, UnlistedTables,
+    Admin, BalancingStrategy, CutoverAction, General, LogFormat, Ms, PoolerMode, ReadWriteSplit,
+    ReadWriteStrategy, UnlistedTables,
 };
+pub use login::{AuthType, Passthrough, TlsVerify};
 pub use tables::{
     DataType, Key, LookupResult, Mapping, MappingKind, OmnishardedTables, ShardedTable,
 };
@@ -237,6 +240,7 @@ impl Config {
         users
             .clone()
             .find(|u| u.schema_admin)
+            .or_else(|| users.clone().find(|u| u.has_own_login()))
             .or_else(|| users.next())
     }
 }

@@ -88,8 +88,8 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
 
 #[test]
 fn keys_that_cannot_be_ignored_are_refused_with_the_reason() {
-    let problem = problem_of(parse("[general]\ntls_certificate = 'x.pem'"));
-    assert!(problem.contains("clear text"), "{problem}");
+    let problem = problem_of(with("[[sharded_schemas]]\nname = 'x'"));
+    assert!(problem.contains("placement by schema"), "{problem}");
     let table = "[[sharded_tables]]\ndatabase='prod'\ncolumn='v'\ncentroids=[[1.0]]";
     assert!(problem_of(with(table)).contains("vectors"));
 }
@@ -199,7 +199,8 @@ fn a_table_is_sharded_or_omnisharded_once() {
 
 #[test]
 fn users_have_a_database_and_a_password_and_keep_it_out_of_debug() {
-    let problem = problem_of(Config::parse(NODES, "[[users]]\nname='a'"));
+    let closed = format!("[general]\npassthrough_auth = 'disabled'\n{NODES}");
+    let problem = problem_of(Config::parse(&closed, "[[users]]\nname='a'"));
     assert!(
         problem.contains("no database") && problem.contains("no password"),
         "{problem}"
@@ -220,6 +221,61 @@ fn files_are_read_from_disk_and_users_may_be_missing() {
     let config = Config::load(&path, &dir.path().join("users.toml")).unwrap();
     assert_eq!(config.path, path);
     assert_eq!(config.users.users, vec![]);
+}
+
+#[test]
+fn users_without_a_password_are_known_to_the_nodes() {
+    let users = "[[users]]\nname = 'a'\ndatabase = 'prod'\n\
+                 [[users]]\nname = 'b'\ndatabase = 'prod'\npassword = 'x'\n";
+    let config = Config::parse(NODES, users).unwrap();
+    assert_eq!(config.general.passthrough_auth, Passthrough::Enabled);
+    let control = config.control_user("prod").unwrap();
+    assert_eq!(control.name, "b", "somebody who can log in by himself");
+    let hashed = "md5d41d8cd98f00b204e9800998ecf8427e";
+    let users = format!(
+        "[[users]]\nname = 'a'\ndatabase = 'prod'\npassword = '{hashed}'\nserver_user = 's'\n\
+         [[users]]\nname = 'b'\ndatabase = 'prod'\npassword = '{hashed}'\nschema_admin = true\n"
+    );
+    let problem = problem_of(Config::parse(NODES, &users));
+    assert!(
+        problem.contains("a: server_user needs a server_password"),
+        "{problem}"
+    );
+    assert!(
+        problem.contains("b: a schema_admin logs in by itself"),
+        "{problem}"
+    );
+}
+
+#[test]
+fn certificates_and_keys_come_in_pairs_and_tls_is_not_promised_without() {
+    let problem = problem_of(parse("[general]\ntls_private_key = 'x'\n"));
+    assert!(problem.contains("without tls_certificate"), "{problem}");
+    let problem = problem_of(parse("[general]\ntls_server_certificate = 'x'\n"));
+    assert!(
+        problem.contains("without tls_server_private_key"),
+        "{problem}"
+    );
+    let text = "[general]\ntls_client_required = true\ntls_client_ca_certificate = 'x'\n";
+    let problem = problem_of(parse(text));
+    assert!(
+        problem.contains("tls_client_required: TLS is not served"),
+        "{problem}"
+    );
+    assert!(
+        problem.contains("tls_client_ca_certificate: TLS"),
+        "{problem}"
+    );
+    for (text, mode) in [
+        ("disabled", TlsVerify::Disabled),
+        ("disable", TlsVerify::Disabled),
+        ("require", TlsVerify::Require),
+        ("verify-ca", TlsVerify::VerifyCa),
+        ("verify_full", TlsVerify::VerifyFull),
+    ] {
+        let config = parse(&format!("[general]\ntls_verify = '{text}'\n")).unwrap();
+        assert_eq!(config.general.tls_verify, mode);
+    }
 }
 
 #[test]

@@ -29,7 +29,8 @@ pub struct User {
     /// The user may use every database.
     #[serde(default)]
     pub all_databases: bool,
-    /// Password, also used towards the nodes. Absent with trust only.
+    /// Password, also used towards the nodes; or a hash of it in the form in which PostgreSQL
+    /// keeps it. When absent, the nodes are asked for what they keep.
     pub password: Option<String>,
     /// Name on the nodes when it is another one.
     pub server_user: Option<String>,
@@ -53,6 +54,11 @@ pub struct User {
     pub read_only: Option<bool>,
     /// How long this user keeps a server connection; that of the database when absent.
     pub pooler_mode: Option<PoolerMode>,
+    /// Common name in the certificate that the user logs in with; the user's name when absent.
+    pub identity: Option<String>,
+    /// Whether the user needs a certificate where clients are asked for them.
+    #[serde(default = "yes")]
+    pub tls_client_certificate_required: bool,
     /// The shim watches the nodes and does topology tasks as this user.
     #[serde(default)]
     pub schema_admin: bool,
@@ -75,6 +81,10 @@ impl User {
     pub fn password_on_node(&self) -> Option<&str> {
         self.server_password.as_deref().or(self.password.as_deref())
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Passwords stay out of logs and panics.

@@ -11,6 +11,7 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
     nodes(config, &mut problems);
     tables(config, &mut problems);
     users(config, &mut problems);
+    super::login::problems(config, &mut problems);
     problems
 }
 
@@ -282,13 +283,6 @@ fn users(config: &Config, problems: &mut Vec<String>) {
         if user.pool_size == Some(0) {
             problems.push(format!(
                 "[[users]] {}: pool_size 0 lets nobody in",
-                user.name
-            ));
-        }
-        let trusted = config.general.auth_type == super::AuthType::Trust;
-        if user.password.is_none() && !trusted {
-            problems.push(format!(
-                "[[users]] {}: no password; give one, or auth_type = \"trust\"",
                 user.name
             ));
         }

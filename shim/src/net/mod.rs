@@ -2,8 +2,11 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `dial`, `client` | connecting to servers, and logging in with tokio-postgres |
 //! | `session` | TLS over a socket that is never waited for inside |
 //! | `tcp` | options of the sockets |
+//! | `tls` | certificates, keys and roots, and what is checked by them |
+//! | `certificate` | pure: what rustls does not tell of a certificate |
 //!
 //! A [`Stream`] has the calls of a [`TcpStream`], so that whoever moves bytes need not know
 //! whether they are encrypted on the way.
@@ -17,23 +20,38 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::TcpStream;
 
+mod certificate;
+mod client;
+mod dial;
 mod session;
 mod tcp;
+#[cfg(test)]
+mod tests;
+mod tls;
 
 use session::Tls;
 
+pub use client::LoginError;
+pub use dial::{Dialer, Encryption};
 pub use tcp::TcpSettings;
+pub use tls::{Inbound, Mode, Outbound, TlsError};
 
 /// A connection, bare or encrypted.
 pub struct Stream {
     tcp: TcpStream,
     tls: Option<Box<Tls>>,
+    /// Hash of the server's certificate, for channel binding.
+    end_point: Option<Vec<u8>>,
 }
 
 impl Stream {
     /// A connection in clear text.
     pub fn new(tcp: TcpStream) -> Self {
-        Self { tcp, tls: None }
+        Self {
+            tcp,
+            tls: None,
+            end_point: None,
+        }
     }
 
     /// The socket below, for its options. What is read or written there bypasses TLS.
@@ -46,25 +64,44 @@ impl Stream {
         self.tls.is_some()
     }
 
-    /// Becomes encrypted: does the handshake. `received` are bytes of it that were read already.
+    /// Becomes encrypted with this end as the server: does the handshake. `received` are bytes of
+    /// it that were read already.
     ///
     /// # Errors
-    /// When the peer fails the handshake (it was sent the alert) or is lost. The stream is of no
+    /// When the client fails the handshake (it was sent the alert) or is lost. The stream is of no
     /// use then.
-    pub async fn encrypt(
-        &mut self,
-        connection: rustls::Connection,
-        received: &[u8],
-    ) -> io::Result<()> {
+    pub async fn accept(&mut self, rules: &Inbound, received: &[u8]) -> io::Result<()> {
+        let connection =
+            rustls::ServerConnection::new(rules.config.clone()).map_err(io::Error::other)?;
+        self.encrypt(connection.into(), received).await?;
+        self.end_point.clone_from(&rules.end_point);
+        Ok(())
+    }
+
+    async fn encrypt(&mut self, connection: rustls::Connection, received: &[u8]) -> io::Result<()> {
         let mut tls = Tls::new(connection);
         tls.handshake(&self.tcp, received).await?;
+        self.end_point = tls.peer().and_then(certificate::end_point);
         self.tls = Some(Box::new(tls));
         Ok(())
     }
 
-    /// What TLS has agreed on; `None` in clear text.
-    pub fn tls(&self) -> Option<&rustls::Connection> {
-        self.tls.as_deref().map(Tls::connection)
+    /// Hash of the certificate that the server end has shown, which both ends of an honest
+    /// connection know; `None` in clear text.
+    pub fn end_point(&self) -> Option<&[u8]> {
+        self.end_point.as_deref()
+    }
+
+    /// Common name in the certificate that the peer has shown, and that was found good.
+    pub fn peer_name(&self) -> Option<String> {
+        let tls = self.tls.as_deref()?;
+        tls.peer().and_then(certificate::common_name)
+    }
+
+    /// Whether the handshake has agreed on PostgreSQL's protocol.
+    pub fn speaks_postgresql(&self) -> bool {
+        let agreed = self.tls.as_deref().and_then(Tls::protocol);
+        agreed == Some(tls::ALPN)
     }
 
     /// Reads what is there, into the free space of `buffer`; 0 is the end of the stream.

@@ -32,8 +32,15 @@ impl Tls {
         }
     }
 
-    pub(super) fn connection(&self) -> &Connection {
-        &self.connection
+    /// The certificate that the peer has shown.
+    pub(super) fn peer(&self) -> Option<&[u8]> {
+        let shown = self.connection.peer_certificates()?;
+        shown.first().map(|certificate| certificate.as_ref())
+    }
+
+    /// What was agreed on in ALPN.
+    pub(super) fn protocol(&self) -> Option<&[u8]> {
+        self.connection.alpn_protocol()
     }
 
     pub(super) fn has_plaintext(&self) -> bool {

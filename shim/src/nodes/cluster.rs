@@ -25,6 +25,7 @@ use super::refresh::{self, Flight};
 use super::retire::House;
 use super::settings::Settings;
 use super::topology::{Address, Topology};
+use super::verifiers::Verifiers;
 use super::{install, instances, sweep, trouble};
 
 /// How long `refresh_at_least` and `refresh_epoch` go on asking.
@@ -45,6 +46,7 @@ pub struct Cluster {
     news: Notify,
     flight: Flight,
     lookups: Lookups,
+    pub(super) verifiers: Verifiers,
     coordinator: Coordinator,
     pub(super) house: House,
     stop: CancellationToken,
@@ -63,6 +65,7 @@ impl Cluster {
             user: settings.user.clone(),
             password: settings.password.clone(),
             connect_timeout: settings.connect_timeout,
+            dialer: settings.dialer.clone(),
         });
         let lookups = Lookups::new(
             login.clone(),
@@ -77,6 +80,7 @@ impl Cluster {
             nodes: RwLock::default(),
             flight: Flight::default(),
             lookups,
+            verifiers: Verifiers::new(),
             coordinator: Coordinator::new(),
             house: House::default(),
             stop: CancellationToken::new(),

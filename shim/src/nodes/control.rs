@@ -9,20 +9,22 @@ use std::time::Duration;
 use pgdog_core::fault::Fault;
 use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
 use super::topology::Address;
 use super::trouble;
+use crate::net::{Dialer, LoginError};
 
 /// Limit for one statement of ours on a [`Session`]; a node that is slower counts as unreachable.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How control connections log in.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Login {
     pub(super) user: String,
     pub(super) password: Option<String>,
     pub(super) connect_timeout: Duration,
+    pub(super) dialer: Arc<Dialer>,
 }
 
 /// Opens a connection that ends when the client is dropped.
@@ -44,15 +46,17 @@ pub(super) async fn open(
         .port(address.port)
         .dbname(&address.database)
         .user(&login.user)
-        .application_name("pgdog")
-        .connect_timeout(login.connect_timeout);
+        .application_name("pgdog");
     if let Some(password) = &login.password {
         config.password(password);
     }
-    let opened = tokio::time::timeout(login.connect_timeout, config.connect(NoTls)).await;
+    let opened = tokio::time::timeout(login.connect_timeout, login.dialer.log_in(&config)).await;
     let (client, connection) = match opened {
         Ok(Ok(pair)) => pair,
-        Ok(Err(error)) => return Err(trouble::from_node(address, &error)),
+        Ok(Err(LoginError::Login(error))) => return Err(trouble::from_node(address, &error)),
+        Ok(Err(LoginError::Dial(error))) => {
+            return Err(trouble::unreachable(address, &error.to_string()));
+        }
         Err(_) => {
             return Err(trouble::unreachable(
                 address,

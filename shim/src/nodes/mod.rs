@@ -14,6 +14,7 @@
 //! | `manifest`, `rules` | pure: what the nodes said -> topology |
 //! | `monitor`, `node`, `observed`, `position` | nodes under watch, what they say, where they are |
 //! | `lookup` | placement by a query, cached |
+//! | `verifiers` | stored passwords of roles, for a second |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
 //! | `recovery`, `sweep` | finishing abandoned two-phase transactions: the rule, the hands |
 //! | `retire` | the end of a database: its clients leave first |
@@ -32,6 +33,7 @@ mod retire;
 mod rules;
 mod sweep;
 mod trouble;
+mod verifiers;
 
 pub mod cluster;
 pub mod gid;

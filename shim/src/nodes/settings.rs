@@ -1,11 +1,13 @@
 //! What the configuration declares about one logical database. Plain data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgdog_core::ids::ShardNumber;
 
 use super::topology::{Address, Unlisted};
 use crate::config::{self, Config, CutoverAction, General, UnlistedTables};
+use crate::net::Dialer;
 
 /// Everything a [`super::Cluster`] is started with.
 #[derive(Debug, Clone)]
@@ -24,6 +26,8 @@ pub struct Settings {
     pub user: String,
     /// Its password, none under trust.
     pub password: Option<String>,
+    /// How nodes are connected to.
+    pub dialer: Arc<Dialer>,
     /// Whether multi-shard writes are two-phase.
     pub two_phase_commit: bool,
     /// How often positions are sampled while nobody waits.
@@ -112,7 +116,12 @@ const LOOKUP_CACHE_BYTES: u64 = 16 << 20;
 
 impl Settings {
     /// What the files say about one logical database. `None` without a user to log in with.
-    pub fn from_config(config: &Config, database: &str, instance: Instance) -> Option<Self> {
+    pub fn from_config(
+        config: &Config,
+        database: &str,
+        instance: Instance,
+        dialer: Arc<Dialer>,
+    ) -> Option<Self> {
         let user = config.control_user(database)?;
         let mut settings = Self {
             database: database.to_owned(),
@@ -135,6 +144,7 @@ impl Settings {
             },
             user: user.name_on_node().to_owned(),
             password: user.password_on_node().map(str::to_owned),
+            dialer,
             two_phase_commit: config.general.two_phase_commit,
             lsn_check_interval: config.general.lsn_check_interval.into(),
             connect_timeout: config.general.connect_timeout.into(),
@@ -261,7 +271,7 @@ schema_admin = true
             version: "0".into(),
             databases: vec!["prod".into()],
         };
-        Settings::from_config(&config, database, instance)
+        Settings::from_config(&config, database, instance, Arc::default())
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | `frontend` | what clients say: parsed views, and encoders for what the shim says itself |
 //! | `backend` | what servers say: encoders |
 //! | `answer` | what servers say: parsed views |
-//! | `scram` | the server's half of SCRAM-SHA-256 |
+//! | `scram`, `scram_client` | the two halves of SCRAM-SHA-256 |
 //! | `md5` | the older password exchange |
 //!
 //! Nothing here panics on any input: a peer that breaks the protocol gets a [`ProtocolError`].
@@ -16,12 +16,15 @@
 use std::fmt;
 
 pub mod answer;
+#[cfg(test)]
+mod auth_tests;
 pub mod backend;
 mod cursor;
 pub mod frame;
 pub mod frontend;
 pub mod md5;
 pub mod scram;
+pub mod scram_client;
 pub mod startup;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The server's half of SCRAM-SHA-256 (RFC 5802, RFC 7677), without channel binding.
+//! The server's half of SCRAM-SHA-256 (RFC 5802, RFC 7677), with or without channel binding.
 //!
 //! ```text
 //!   client                                   server
@@ -7,6 +7,11 @@
 //!   c=biws,r=<both nonces>,p=<proof>   →     Exchange::finish
 //!                                      ←     v=<server signature>
 //! ```
+//!
+//! The proof tells more than that the password is right: it is the client's key, hidden by a
+//! signature that the verifier's owner can compute. [`Exchange::finish`] returns that key, and
+//! [`super::scram_client`] logs in elsewhere with it, as long as the other server keeps the same
+//! verifier.
 //!
 //! An unknown user goes through the same exchange with [`Verifier::mock`], so that nobody can
 //! tell an unknown user from a wrong password.
@@ -18,8 +23,16 @@ use rand::RngExt;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// The one mechanism offered.
+use super::scram_client::Keys;
+
+/// The mechanism that is always offered.
 pub const MECHANISM: &str = "SCRAM-SHA-256";
+/// The one that is offered as well where both sides can see the server's certificate.
+pub const MECHANISM_PLUS: &str = "SCRAM-SHA-256-PLUS";
+/// Iterations of new verifiers: PostgreSQL's default.
+pub const ITERATIONS: u32 = 4096;
+/// The only channel binding that PostgreSQL knows.
+pub(super) const END_POINT: &str = "p=tls-server-end-point,,";
 
 /// What is kept of a password: enough to check it, not enough to log in elsewhere.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,7 +58,7 @@ impl std::fmt::Debug for Verifier {
 pub enum ScramError {
     /// The message is not SCRAM as spoken here.
     Malformed(&'static str),
-    /// The client insists on channel binding, which needs TLS.
+    /// The client's idea of channel binding is not that of the mechanism or of this server.
     ChannelBinding,
     /// Wrong password, or no such user.
     WrongPassword,
@@ -54,8 +67,20 @@ pub enum ScramError {
 impl Verifier {
     /// From a password, with a random salt. Costs some milliseconds: make it once per user.
     pub fn from_password(password: &str) -> Self {
-        let text = postgres_protocol::password::scram_sha_256(password.as_bytes());
-        Self::parse(&text).expect("the verifier was just made in PostgreSQL's form")
+        let salt: [u8; 16] = rand::rng().random();
+        let keys = Keys::derive(password, &salt, ITERATIONS);
+        Self::of(&keys)
+    }
+
+    /// The verifier that these keys satisfy.
+    pub fn of(keys: &Keys) -> Self {
+        Self {
+            iterations: keys.iterations,
+            salt: keys.salt.clone(),
+            stored_key: keys.stored_key(),
+            server_key: keys.server_key,
+            mock: false,
+        }
     }
 
     /// From PostgreSQL's stored form, `SCRAM-SHA-256$<iterations>:<salt>$<stored>:<server>`.
@@ -74,17 +99,23 @@ impl Verifier {
         })
     }
 
-    /// For a user that doesn't exist. The salt depends on the name and on a secret of this
-    /// process, so that asking twice shows the same salt, as for a real user.
-    pub fn mock(user: &str, process_secret: &[u8; 32]) -> Self {
-        let salt = hmac(process_secret, user.as_bytes())[..16].to_vec();
+    /// For a user that doesn't exist. The salt depends on the name and on a secret, so that
+    /// asking twice shows the same salt, as for a real user.
+    pub fn mock(user: &str, secret: &[u8; 32]) -> Self {
+        let salt = hmac(secret, user.as_bytes())[..16].to_vec();
         Self {
-            iterations: 4096,
+            iterations: ITERATIONS,
             salt,
             stored_key: [0; 32],
             server_key: [0; 32],
             mock: true,
         }
+    }
+
+    /// Whether this is the verifier of a password in clear text. As costly as deriving keys.
+    pub fn fits(&self, password: &str) -> bool {
+        let keys = Keys::derive(password, &self.salt, self.iterations);
+        bool::from(keys.stored_key().ct_eq(&self.stored_key)) && !self.mock
     }
 }
 
@@ -95,38 +126,50 @@ pub struct Exchange {
     nonce: String,
     /// `client-first-message-bare,server-first-message,`
     auth_message: String,
-    /// Base64 of the client's GS2 header, to be repeated in `c=`.
+    /// What `c=` must repeat: the client's GS2 header and what it binds to, in Base64.
     binding: String,
     server_first: String,
 }
 
+/// A client that has proved that it knows the password.
+#[derive(Debug)]
+pub struct Proved {
+    /// The server's last message.
+    pub answer: Vec<u8>,
+    /// What the client knows, good for any server that keeps the same verifier.
+    pub keys: Keys,
+}
+
 impl Exchange {
-    /// Reads the client's first message.
+    /// Reads the client's first message, sent for the mechanism that it chose. `end_point` is the
+    /// hash of the certificate that the client was shown, when both mechanisms were offered.
     ///
     /// # Errors
-    /// When it isn't one, or insists on channel binding.
-    pub fn start(verifier: Verifier, client_first: &[u8]) -> Result<Self, ScramError> {
+    /// When it isn't one, or is not for this channel.
+    pub fn start(
+        verifier: Verifier,
+        mechanism: &str,
+        end_point: Option<&[u8]>,
+        client_first: &[u8],
+    ) -> Result<Self, ScramError> {
         let random: [u8; 18] = rand::rng().random();
-        Self::start_with_nonce(verifier, client_first, &STANDARD.encode(random))
+        let nonce = STANDARD.encode(random);
+        let text = utf8(client_first)?;
+        let (header, bound) = channel(mechanism, end_point, text)?;
+        // An authorization identity (a=…) is not supported, as in PostgreSQL.
+        let bare = text
+            .strip_prefix(header)
+            .ok_or(ScramError::Malformed("authzid"))?;
+        let binding = STANDARD.encode([header.as_bytes(), bound].concat());
+        Self::begin(verifier, bare, &nonce, binding)
     }
 
-    fn start_with_nonce(
+    fn begin(
         verifier: Verifier,
-        client_first: &[u8],
+        bare: &str,
         server_nonce: &str,
+        binding: String,
     ) -> Result<Self, ScramError> {
-        let text = utf8(client_first)?;
-        let bare = match text.get(..2) {
-            Some("n," | "y,") => &text[2..],
-            Some("p=") => return Err(ScramError::ChannelBinding),
-            _ => return Err(ScramError::Malformed("channel binding flag")),
-        };
-        // An authorization identity (a=…) is not supported, as in PostgreSQL.
-        let bare = bare
-            .strip_prefix(',')
-            .ok_or(ScramError::Malformed("authzid"))?;
-        let binding = STANDARD.encode(&text[..3]);
-
         let mut attributes = bare.split(',');
         // The name is the one of the startup packet; PostgreSQL ignores this one as well.
         attribute(attributes.next(), "n=", "user name")?;
@@ -135,7 +178,6 @@ impl Exchange {
         if client_nonce.is_empty() || !client_nonce.bytes().all(printable) {
             return Err(ScramError::Malformed("nonce"));
         }
-
         let nonce = format!("{client_nonce}{server_nonce}");
         let salt = STANDARD.encode(&verifier.salt);
         let server_first = format!("r={nonce},s={salt},i={}", verifier.iterations);
@@ -154,11 +196,11 @@ impl Exchange {
         self.server_first.as_bytes()
     }
 
-    /// Checks the client's proof and returns the server's last message.
+    /// Checks the client's proof.
     ///
     /// # Errors
     /// When the proof is wrong, or the message isn't the second one of this exchange.
-    pub fn finish(self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
+    pub fn finish(self, client_final: &[u8]) -> Result<Proved, ScramError> {
         let text = utf8(client_final)?;
         let (without_proof, proof) = text
             .rsplit_once(",p=")
@@ -167,7 +209,7 @@ impl Exchange {
         let binding = attribute(attributes.next(), "c=", "channel binding")?;
         let nonce = attribute(attributes.next(), "r=", "nonce")?;
         if binding != self.binding {
-            return Err(ScramError::Malformed("channel binding"));
+            return Err(ScramError::ChannelBinding);
         }
         if nonce != self.nonce {
             return Err(ScramError::Malformed("nonce"));
@@ -180,26 +222,50 @@ impl Exchange {
 
         let auth_message = format!("{}{without_proof}", self.auth_message);
         let signature = hmac(&self.verifier.stored_key, auth_message.as_bytes());
-        let mut client_key = signature;
-        client_key
-            .iter_mut()
-            .zip(proof)
-            .for_each(|(byte, other)| *byte ^= other);
+        let client_key = xor(signature, proof);
         let candidate: [u8; 32] = Sha256::digest(client_key).into();
         let right = bool::from(candidate.ct_eq(&self.verifier.stored_key));
         if !right || self.verifier.mock {
             return Err(ScramError::WrongPassword);
         }
         let answer = hmac(&self.verifier.server_key, auth_message.as_bytes());
-        Ok(format!("v={}", STANDARD.encode(answer)).into_bytes())
+        Ok(Proved {
+            answer: format!("v={}", STANDARD.encode(answer)).into_bytes(),
+            keys: Keys {
+                salt: self.verifier.salt,
+                iterations: self.verifier.iterations,
+                client_key,
+                server_key: self.verifier.server_key,
+            },
+        })
     }
 }
 
-fn utf8(message: &[u8]) -> Result<&str, ScramError> {
+/// The GS2 header that must open the first message, and what it binds the exchange to.
+fn channel<'a>(
+    mechanism: &str,
+    end_point: Option<&'a [u8]>,
+    first: &str,
+) -> Result<(&'static str, &'a [u8]), ScramError> {
+    let flag = first.bytes().next();
+    match (mechanism, end_point, flag) {
+        (MECHANISM_PLUS, Some(hash), Some(b'p')) if first.starts_with(END_POINT) => {
+            Ok((END_POINT, hash))
+        }
+        (MECHANISM, _, Some(b'n')) => Ok(("n,,", &[])),
+        // It could bind and was not offered to: fine if that is so, else somebody has cut the
+        // offer out of our message.
+        (MECHANISM, None, Some(b'y')) => Ok(("y,,", &[])),
+        (_, _, Some(b'n' | b'y' | b'p')) => Err(ScramError::ChannelBinding),
+        (_, _, _) => Err(ScramError::Malformed("channel binding flag")),
+    }
+}
+
+pub(super) fn utf8(message: &[u8]) -> Result<&str, ScramError> {
     std::str::from_utf8(message).map_err(|_| ScramError::Malformed("encoding"))
 }
 
-fn attribute<'a>(
+pub(super) fn attribute<'a>(
     text: Option<&'a str>,
     name: &str,
     what: &'static str,
@@ -208,8 +274,15 @@ fn attribute<'a>(
         .ok_or(ScramError::Malformed(what))
 }
 
-fn hmac(key: &[u8; 32], message: &[u8]) -> [u8; 32] {
+pub(super) fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
     mac.update(message);
     mac.finalize().into_bytes().into()
+}
+
+pub(super) fn xor(mut one: [u8; 32], other: [u8; 32]) -> [u8; 32] {
+    one.iter_mut()
+        .zip(other)
+        .for_each(|(byte, other)| *byte ^= other);
+    one
 }

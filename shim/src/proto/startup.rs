@@ -17,6 +17,8 @@ const SSL_REQUEST: u32 = 80_877_103;
 const GSS_REQUEST: u32 = 80_877_104;
 const CANCEL_REQUEST: u32 = 80_877_102;
 
+/// The answer to SSLRequest when TLS follows.
+pub const ENCRYPTION: &[u8] = b"S";
 /// The answer to SSLRequest and GSSENCRequest when there is no encryption.
 pub const NO_ENCRYPTION: &[u8] = b"N";
 

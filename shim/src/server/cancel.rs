@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::{Endpoint, faults};
+use crate::net::{Dialer, Encryption};
 use crate::proto::CancelKey;
 use crate::proto::startup;
 
@@ -20,6 +19,8 @@ use crate::proto::startup;
 #[derive(Debug, Clone)]
 pub struct CancelToken {
     pub(super) endpoint: Arc<Endpoint>,
+    pub(super) dialer: Arc<Dialer>,
+    pub(super) encryption: Encryption,
     pub(super) key: Arc<CancelKey>,
     pub(super) underway: Arc<AtomicUsize>,
 }
@@ -42,13 +43,14 @@ impl CancelToken {
     }
 
     async fn request(&self) -> std::io::Result<()> {
-        let mut io = TcpStream::connect((self.endpoint.host.as_str(), self.endpoint.port)).await?;
+        let (host, port) = (self.endpoint.host.as_str(), self.endpoint.port);
+        let mut io = self.dialer.connect(host, port, self.encryption).await?;
         let mut out = BytesMut::new();
         startup::cancel_request(&self.key, &mut out);
         io.write_all(&out).await?;
         // The server closes once it has signalled the backend. Reset instead of end is as good.
-        let mut nothing = [0; 1];
-        io.read(&mut nothing).await.map(|_| ()).or(Ok(()))
+        let mut nothing = BytesMut::with_capacity(1);
+        io.read_buf(&mut nothing).await.map(|_| ()).or(Ok(()))
     }
 }
 

@@ -16,9 +16,10 @@ use super::applied::Applied;
 use super::cancel::CancelToken;
 use super::ledger::{Copying, Ledger, Noted};
 use super::prepared::Moment;
+use super::settings::PoolSettings;
 use super::stats::ServerInfo;
 use super::{Endpoint, faults};
-use crate::net::Stream;
+use crate::net::{Dialer, Encryption, Stream};
 use crate::proto::backend::tag;
 use crate::proto::frame::{Message, View};
 use crate::proto::frontend::{self, Subject};
@@ -51,6 +52,7 @@ pub struct Conn {
     /// A setting that clients are told of has changed.
     pub(super) news: bool,
     endpoint: Arc<Endpoint>,
+    dialer: Arc<Dialer>,
     pub(super) info: Arc<ServerInfo>,
     cancels_underway: Arc<AtomicUsize>,
     dirty: bool,
@@ -71,11 +73,11 @@ pub enum Head<'a> {
 }
 
 impl Conn {
-    pub(super) fn new(io: Stream, endpoint: Arc<Endpoint>, prepared_limit: usize) -> Self {
+    pub(super) fn new(io: Stream, endpoint: Arc<Endpoint>, settings: &PoolSettings) -> Self {
         Self {
             io,
             input: BytesMut::with_capacity(READ_GROWTH),
-            ledger: Ledger::new(prepared_limit),
+            ledger: Ledger::new(settings.prepared_statements_limit),
             parameters: BTreeMap::new(),
             key: Arc::new(CancelKey::new(0, [0; 4])),
             incarnation: None,
@@ -86,6 +88,7 @@ impl Conn {
             opened: Moment::now(),
             news: false,
             endpoint,
+            dialer: settings.dialer.clone(),
             info: Arc::new(ServerInfo::new()),
             cancels_underway: Arc::default(),
             dirty: false,
@@ -216,8 +219,18 @@ impl Conn {
     pub fn cancel_token(&self) -> CancelToken {
         CancelToken {
             endpoint: self.endpoint.clone(),
+            dialer: self.dialer.clone(),
+            encryption: self.encryption(),
             key: self.key.clone(),
             underway: self.cancels_underway.clone(),
+        }
+    }
+
+    /// What told the server's secret in clear text may do so again; what did not must not.
+    fn encryption(&self) -> Encryption {
+        match self.io.is_encrypted() {
+            true => Encryption::ByRule,
+            false => Encryption::Off,
         }
     }
 

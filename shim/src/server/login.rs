@@ -1,21 +1,20 @@
 //! Opening a connection: TCP, startup, authentication, up to the first ReadyForQuery.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use pgdog_core::fault::Fault;
-use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
-use tokio::net::TcpStream;
 
 use super::conn::Conn;
 use super::prepared::Moment;
 use super::settings::PoolSettings;
-use super::{Endpoint, Login, ServerError, faults};
-use crate::net::{Stream, TcpSettings};
+use super::{Endpoint, Login, Secret, ServerError, faults};
+use crate::net::Encryption;
 use crate::proto::backend::tag;
+use crate::proto::scram::{self, ScramError};
+use crate::proto::scram_client::{Attempt, Challenge, Channel, Keys};
 use crate::proto::{ErrorFields, Frame, answer, frontend, md5, startup};
 
 /// Statements that one connection keeps prepared, unless told otherwise.
@@ -62,16 +61,16 @@ impl Conn {
         settings: &PoolSettings,
     ) -> Result<Self, Fault> {
         let opened = tokio::time::timeout(limit, async {
-            let io = dial(&endpoint, &settings.tcp)
-                .await
-                .map_err(|error| faults::cannot_connect(&endpoint, error))?;
-            let mut conn = Conn::new(
-                Stream::new(io),
-                endpoint.clone(),
-                settings.prepared_statements_limit,
-            );
-            conn.log_in(login).await.map_err(faults::during_login)?;
-            Ok(conn)
+            let first = Self::attempt(&endpoint, login, settings, Encryption::ByRule).await;
+            match first {
+                // As libpq: pg_hba.conf may have an entry for clear text alone.
+                Err(Fault::Node(said))
+                    if said.code == "28000" && settings.dialer.may_fall_back() =>
+                {
+                    Self::attempt(&endpoint, login, settings, Encryption::Off).await
+                }
+                other => other,
+            }
         });
         match opened.await {
             Ok(result) => result,
@@ -97,6 +96,23 @@ impl Conn {
         }
         self.opened = Moment::now();
         Ok(())
+    }
+
+    async fn attempt(
+        endpoint: &Arc<Endpoint>,
+        login: &Login,
+        settings: &PoolSettings,
+        encryption: Encryption,
+    ) -> Result<Self, Fault> {
+        let dialed = settings
+            .dialer
+            .connect(&endpoint.host, endpoint.port, encryption)
+            .await
+            .and_then(|io| settings.tcp.apply(io.tcp()).map(|()| io));
+        let io = dialed.map_err(|error| faults::cannot_connect(endpoint, error))?;
+        let mut conn = Conn::new(io, endpoint.clone(), settings);
+        conn.log_in(login).await.map_err(faults::during_login)?;
+        Ok(conn)
     }
 
     async fn log_in(&mut self, login: &Login) -> Result<(), Fault> {
@@ -150,9 +166,9 @@ impl Conn {
             let mut out = BytesMut::new();
             match (code, body.first_chunk::<4>()) {
                 (0, _) => return Ok(()),
-                (3, _) => frontend::password(self.password(login)?, &mut out),
+                (3, _) => frontend::password(self.clear_text(login)?, &mut out),
                 (5, Some(salt)) => {
-                    let answer = md5::answer(&login.user, self.password(login)?, *salt);
+                    let answer = self.md5_hash(login)?.answer(*salt);
                     frontend::password(&answer, &mut out);
                 }
                 (10, _) => {
@@ -166,27 +182,55 @@ impl Conn {
     }
 
     async fn scram(&mut self, login: &Login, mechanisms: &[u8]) -> Result<(), Fault> {
-        let offered = mechanisms.split(|byte| *byte == 0);
-        if !offered
-            .into_iter()
-            .any(|name| name == SCRAM_SHA_256.as_bytes())
-        {
+        let offers = |wanted: &str| {
+            let mut names = mechanisms.split(|byte| *byte == 0);
+            names.any(|name| name == wanted.as_bytes())
+        };
+        let channel = match self.io.end_point() {
+            Some(hash) if offers(scram::MECHANISM_PLUS) => Channel::EndPoint(hash.to_vec()),
+            Some(_) => Channel::NotOffered,
+            None => Channel::Unbound,
+        };
+        if !offers(scram::MECHANISM) && !matches!(channel, Channel::EndPoint(_)) {
             return Err(self.desynchronized("offers no SASL mechanism that is known here"));
         }
-        let password = self.password(login)?.as_bytes();
-        let mut exchange = ScramSha256::new(password, ChannelBinding::unsupported());
+        let attempt = Attempt::new(&channel);
         let mut out = BytesMut::new();
-        frontend::sasl_initial_response(SCRAM_SHA_256, exchange.message(), &mut out);
+        frontend::sasl_initial_response(attempt.mechanism(), &attempt.first(), &mut out);
         self.write(&out).await?;
 
         let first = self.sasl_message(11).await?;
-        self.sasl_step(exchange.update(&first))?;
+        let challenge = self.sasl_step(attempt.challenge(&first))?;
+        let keys = self.keys(login, &challenge).await?;
+        let (message, answered) = challenge.answer(&keys);
         let mut out = BytesMut::new();
-        frontend::sasl_response(exchange.message(), &mut out);
+        frontend::sasl_response(&message, &mut out);
         self.write(&out).await?;
 
         let last = self.sasl_message(12).await?;
-        self.sasl_step(exchange.finish(&last))
+        self.sasl_step(answered.check(&last))
+    }
+
+    /// What answers the server's challenge.
+    async fn keys(&self, login: &Login, challenge: &Challenge) -> Result<Arc<Keys>, Fault> {
+        let (salt, iterations) = (&challenge.salt, challenge.iterations);
+        match &login.secret {
+            Secret::Keys(keys) if keys.fit(salt, iterations) => Ok(keys.clone()),
+            Secret::Keys(_) => Err(Fault::OtherVerifier {
+                user: login.user.clone(),
+                node: self.endpoint().to_string(),
+            }),
+            Secret::Password(password) => {
+                if let Some(known) = password.known_keys(salt, iterations) {
+                    return Ok(known);
+                }
+                let (password, salt) = (password.clone(), salt.clone());
+                let work = move || password.keys(&salt, iterations);
+                let derived = tokio::task::spawn_blocking(work).await;
+                derived.map_err(|_| faults::internal("deriving keys was cut off"))
+            }
+            Secret::None | Secret::Md5(_) => Err(self.without_password(login)),
+        }
     }
 
     async fn sasl_message(&mut self, expected: u32) -> Result<bytes::Bytes, Fault> {
@@ -199,15 +243,41 @@ impl Conn {
         Ok(body)
     }
 
-    fn sasl_step(&mut self, step: io::Result<()>) -> Result<(), Fault> {
-        step.map_err(|error| faults::lost(self.endpoint(), error))
+    fn sasl_step<T>(&mut self, step: Result<T, ScramError>) -> Result<T, Fault> {
+        step.map_err(|error| match error {
+            ScramError::Malformed(what) => {
+                let why = format!("malformed SCRAM message ({what})");
+                faults::lost(self.endpoint(), why)
+            }
+            ScramError::ChannelBinding | ScramError::WrongPassword => {
+                faults::lost(self.endpoint(), "the server can't prove that it knows us")
+            }
+        })
     }
 
-    fn password<'a>(&self, login: &'a Login) -> Result<&'a str, Fault> {
-        login.password.as_deref().ok_or_else(|| {
-            let why = format!("asks for a password, and none is known for {}", login.user);
-            faults::lost(self.endpoint(), why)
-        })
+    fn clear_text<'a>(&self, login: &'a Login) -> Result<&'a str, Fault> {
+        match &login.secret {
+            Secret::Password(password) => Ok(password.as_str()),
+            Secret::None | Secret::Keys(_) | Secret::Md5(_) => Err(self.without_password(login)),
+        }
+    }
+
+    fn md5_hash(&self, login: &Login) -> Result<md5::Stored, Fault> {
+        match &login.secret {
+            Secret::Password(password) => {
+                Ok(md5::Stored::from_password(&login.user, password.as_str()))
+            }
+            Secret::Md5(stored) => Ok(stored.clone()),
+            Secret::None | Secret::Keys(_) => Err(self.without_password(login)),
+        }
+    }
+
+    fn without_password(&self, login: &Login) -> Fault {
+        let why = format!(
+            "asks for a password, and none that would do is known for {}",
+            login.user
+        );
+        faults::lost(self.endpoint(), why)
     }
 
     /// The next message; an error of the server ends the login.
@@ -220,11 +290,4 @@ impl Conn {
         let error = self.parsed(error)?;
         Err(faults::from_node(self.endpoint(), &error))
     }
-}
-
-async fn dial(endpoint: &Endpoint, tcp: &TcpSettings) -> io::Result<TcpStream> {
-    let io = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
-    io.set_nodelay(true)?;
-    tcp.apply(&io)?;
-    Ok(io)
 }

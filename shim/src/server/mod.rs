@@ -32,6 +32,7 @@ mod login;
 mod pool;
 mod pools;
 mod prepared;
+mod secret;
 mod settings;
 mod stats;
 mod turns;
@@ -47,6 +48,7 @@ pub use login::{ROLE_SETTINGS, role_settings};
 pub use pool::Pool;
 pub use pools::Pools;
 pub use prepared::Moment;
+pub use secret::{Password, Secret};
 pub use settings::{PoolLimits, PoolSettings};
 pub use stats::{PoolStats, ServerState, ServerStats};
 pub use turns::{Claim, Leader};
@@ -73,11 +75,13 @@ impl fmt::Display for Endpoint {
 pub struct Login {
     /// Role name.
     pub user: String,
-    /// Password for servers that ask for one.
-    pub password: Option<String>,
+    /// What it proves itself with.
+    pub secret: Secret,
     /// Startup parameters that make a connection what it is (`options`, `client_encoding`, …),
     /// sorted by the caller. `pgdog.report_commit_lsn = on` is added by the connection itself.
     pub params: Vec<(String, String)>,
+    /// Later logins have a higher number: what an old one proved itself with may not hold any more.
+    pub number: u64,
 }
 
 impl fmt::Debug for Login {

@@ -250,7 +250,9 @@ impl Pool {
     }
 
     pub(super) fn set_login(&self, login: &Login) {
-        if **self.login.load() != *login {
+        let known = self.login.load();
+        // Somebody who logged in before a password was changed is still here: his does not count.
+        if known.secret != login.secret && known.number <= login.number {
             self.login.store(Arc::new(login.clone()));
         }
     }

@@ -1,11 +1,12 @@
 //! What the configuration says about server connections. Plain data, replaced at RELOAD.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Endpoint;
 use super::login::PREPARED_LIMIT;
-use crate::net::TcpSettings;
+use crate::net::{Dialer, TcpSettings};
 
 /// Bounds of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct PoolSettings {
     pub connect_timeout: Duration,
     /// Named statements that one connection keeps.
     pub prepared_statements_limit: usize,
+    /// How servers are connected to.
+    pub dialer: Arc<Dialer>,
     /// Options of the sockets.
     pub tcp: TcpSettings,
     /// Bounds of users at endpoints; of everybody at an endpoint under the empty name.
@@ -64,6 +67,7 @@ impl Default for PoolSettings {
             lifetime: Duration::from_secs(24 * 3600),
             connect_timeout: Duration::from_secs(5),
             prepared_statements_limit: PREPARED_LIMIT,
+            dialer: Arc::default(),
             tcp: TcpSettings::default(),
             limits: HashMap::new(),
         }

@@ -20,7 +20,7 @@ pub async fn serve(client: &mut Client, services: &Arc<Services>) -> Result<(), 
     for (name, value) in PARAMETERS {
         backend::parameter_status(name, value, &mut client.out);
     }
-    let (key, _running) = services.enter_cancel();
+    let (key, _running) = services.enter_cancel(client.protocol_minor);
     backend::backend_key_data(&key, &mut client.out);
     backend::ready_for_query(TxStatus::Idle, &mut client.out);
     services.leave_cancel(&key);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::Interest;
 
-use crate::net::Stream;
+use crate::net::{Inbound, Stream};
 use crate::proto::frame::{self, Frame};
 use crate::proto::startup::{self, StartupPacket};
 use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
@@ -17,6 +17,8 @@ const FLUSH_AT: usize = 64 * 1024;
 /// Room asked for before a read, in bytes.
 const READ_ROOM: usize = 16 * 1024;
 
+/// First byte of a TLS handshake. A startup packet that begins with it would be 350 MB long.
+const TLS_HANDSHAKE: u8 = 0x16;
 /// Pause between two looks at a client that has sent more than was read.
 const VANISHED_AGAIN: Duration = Duration::from_millis(500);
 
@@ -61,6 +63,8 @@ pub struct Client {
     pub out: BytesMut,
     /// What the client was told of its settings last.
     reported: BTreeMap<String, String>,
+    /// Minor version of the protocol that the client speaks.
+    pub protocol_minor: u16,
     /// Where in `out` the last CommandComplete begins.
     completion: Option<usize>,
     written_bytes: u64,
@@ -76,10 +80,65 @@ impl Client {
             inbox: BytesMut::new(),
             out: BytesMut::new(),
             reported: BTreeMap::new(),
+            protocol_minor: 0,
             completion: None,
             written_bytes: 0,
             received_bytes: 0,
             counted_bytes: 0,
+        }
+    }
+
+    /// Whether the client opens with TLS instead of asking for it; None when it left.
+    pub async fn begins_with_tls(&mut self) -> Result<Option<bool>, Gone> {
+        while self.inbox.is_empty() {
+            if self.fill().await? == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.inbox.first() == Some(&TLS_HANDSHAKE)))
+    }
+
+    /// Does the handshake; bytes already read are part of it.
+    pub async fn accept_tls(&mut self, rules: &Inbound) -> Result<(), Gone> {
+        let received = self.inbox.split();
+        self.stream.accept(rules, &received).await?;
+        Ok(())
+    }
+
+    /// Whether bytes are there that were not asked for yet.
+    pub fn has_more(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
+    /// Whether the client is behind TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.stream.is_encrypted()
+    }
+
+    /// Whether the TLS handshake has agreed on PostgreSQL's protocol.
+    pub fn speaks_postgresql(&self) -> bool {
+        self.stream.speaks_postgresql()
+    }
+
+    /// Hash of the certificate that the client was shown.
+    pub fn end_point(&self) -> Option<&[u8]> {
+        self.stream.end_point()
+    }
+
+    /// Common name in the client's certificate, which was found good.
+    pub fn certified_name(&self) -> Option<String> {
+        self.stream.peer_name()
+    }
+
+    /// The next message of a client that is not known yet.
+    pub async fn read_password(&mut self) -> Result<Frame, Gone> {
+        loop {
+            if let Some(frame) = frame::take_password(&mut self.inbox)? {
+                return Ok(frame);
+            }
+            if self.fill().await? == 0 {
+                return Err(Gone::Left);
+            }
         }
     }
 

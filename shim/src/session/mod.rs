@@ -3,7 +3,8 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `startup`, `auth`, `startup_options` | from accepting to the first ReadyForQuery |
+//! | `greet`, `auth`, `account` | from accepting to who the client is |
+//! | `startup`, `startup_options` | from there to the first ReadyForQuery |
 //! | `client` | the client's end: frames in, buffered bytes out |
 //! | `batch`, `steps` | pure: what was asked, cut into single statements |
 //! | `dispatch` | the page to read first: what happens to each statement |
@@ -23,6 +24,7 @@
 //! | `sql_prepared` | PREPARE, EXECUTE and their relatives |
 //! | `admin` | the admin database |
 
+mod account;
 mod admin;
 mod auth;
 mod bans;
@@ -39,6 +41,7 @@ mod execute;
 mod fanout;
 mod faults;
 mod forward;
+mod greet;
 mod idle;
 mod intercept;
 mod keep;
@@ -87,9 +90,10 @@ use crate::observe::{self, ClientState, Counted};
 use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
 use crate::server::{Leader, Login, Moment, Pool};
 
+pub use account::{Account, Auth, Known};
 pub use param_values::Values;
 pub use services::{AdminHandler, AdminReply, AdminResult, Services};
-pub use settings::{Account, Auth, Balancing, Keep, Reads, Settings};
+pub use settings::{Balancing, Keep, Reads, Settings};
 pub use startup::serve;
 
 /// A batch longer than this is worked on before its Sync has come, in bytes.
@@ -167,10 +171,11 @@ impl<'a> Session<'a> {
     ) -> Self {
         let login = Login {
             user: account.server_user.clone(),
-            password: account.server_password.clone(),
+            secret: account.server_secret.clone().unwrap_or_default(),
             params: account.params.clone(),
+            number: services.next_login(),
         };
-        let (cancel_key, running) = services.enter_cancel();
+        let (cancel_key, running) = services.enter_cancel(client.protocol_minor);
         let settings = services.settings.load_full();
         let message_mark = client.mark();
         Self {

@@ -3,18 +3,22 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 use tokio_util::sync::CancellationToken;
 
+use super::account::Known;
 use super::bans::Bans;
 use super::prepared::Registry;
 use super::seats::Seats;
 use super::settings::Settings;
+use crate::net::Inbound;
 use crate::nodes::Cluster;
 use crate::observe::{Clients, Logins};
 use crate::plan::PlanCache;
@@ -57,6 +61,8 @@ pub struct Services {
     pub clusters: ArcSwap<HashMap<String, Arc<Cluster>>>,
     /// Plans by text.
     pub plans: PlanCache,
+    /// How clients are served behind TLS; none are when empty.
+    pub tls: ArcSwapOption<Inbound>,
     /// Prepared statements of all clients.
     pub prepared: Registry,
     /// Who is connected.
@@ -73,13 +79,14 @@ pub struct Services {
     pub shutdown: CancellationToken,
     cancels: Mutex<HashMap<i32, Arc<Running>>>,
     verifiers: Mutex<HashMap<String, Verifier>>,
+    login_number: AtomicU64,
     secret: [u8; 32],
 }
 
 /// What one client's statements run on at the moment.
 #[derive(Debug)]
 pub struct Running {
-    secret: [u8; 4],
+    secret: Bytes,
     tokens: Mutex<Vec<(ShardNumber, CancelToken)>>,
 }
 
@@ -108,6 +115,7 @@ impl Services {
             pools,
             clusters: ArcSwap::default(),
             plans: PlanCache::new(PLAN_CACHE_BYTES),
+            tls: ArcSwapOption::empty(),
             prepared: Registry::default(),
             clients: Clients::default(),
             logins: Logins::default(),
@@ -117,14 +125,21 @@ impl Services {
             shutdown: CancellationToken::new(),
             cancels: Mutex::default(),
             verifiers: Mutex::default(),
+            login_number: AtomicU64::new(0),
             secret: rand::random(),
         }
     }
 
+    /// The number of a new login: higher than all before.
+    pub fn next_login(&self) -> u64 {
+        self.login_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// A key for a new client's cancel requests, and where its statements are noted.
-    pub fn enter_cancel(&self) -> (CancelKey, Arc<Running>) {
+    /// A secret is as long as the client's protocol allows.
+    pub fn enter_cancel(&self, protocol_minor: u16) -> (CancelKey, Arc<Running>) {
         let running = Arc::new(Running {
-            secret: rand::random(),
+            secret: secret(protocol_minor),
             tokens: Mutex::default(),
         });
         let mut cancels = lock(&self.cancels);
@@ -135,7 +150,8 @@ impl Services {
             }
         };
         cancels.insert(pid, running.clone());
-        (CancelKey::new(pid, running.secret), running)
+        let secret = running.secret.clone();
+        (CancelKey { pid, secret }, running)
     }
 
     /// The client left.
@@ -184,9 +200,27 @@ impl Services {
             .clone()
     }
 
-    /// For a user that does not exist.
-    pub fn mock_verifier(&self, user: &str) -> Verifier {
-        Verifier::mock(user, &self.secret)
+    /// Makes what [`Services::verifier`] returns beforehand: the first login must not be known by
+    /// its time.
+    pub fn prepare_verifiers(&self) {
+        for account in &self.settings.load().accounts {
+            if let Known::Password(password) = &account.known {
+                self.verifier(password.as_str());
+            }
+        }
+    }
+
+    /// From which salts of users come that do not exist.
+    pub fn mock_secret(&self, settings: &Settings) -> [u8; 32] {
+        settings.mock_secret.unwrap_or(self.secret)
+    }
+}
+
+/// As PostgreSQL: 4 bytes up to protocol 3.1, 32 since 3.2.
+fn secret(protocol_minor: u16) -> Bytes {
+    match protocol_minor {
+        0 | 1 => Bytes::copy_from_slice(&rand::random::<[u8; 4]>()),
+        _ => Bytes::copy_from_slice(&rand::random::<[u8; 32]>()),
     }
 }
 

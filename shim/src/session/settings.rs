@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::account::{Account, Auth};
 use super::param_values::Values;
 use crate::net::TcpSettings;
 
@@ -17,6 +18,12 @@ pub struct Settings {
     pub accounts: Vec<Account>,
     /// How clients prove who they are.
     pub auth: Auth,
+    /// Whether the nodes are asked about users of whom no password is known here.
+    pub asks_nodes: bool,
+    /// Whether clients without TLS are refused.
+    pub tls_required: bool,
+    /// From which the salts of users come that do not exist; None: one of the process.
+    pub mock_secret: Option<[u8; 32]>,
     /// How long a client keeps its server connection, where nothing else is said.
     pub keep: Keep,
     /// The same for some databases.
@@ -43,47 +50,6 @@ pub struct Settings {
     pub tcp: TcpSettings,
     /// How long a statement may run.
     pub query_timeout: Option<Duration>,
-}
-
-/// A user.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Account {
-    /// Name.
-    pub name: String,
-    /// Password; None lets nobody in but under trust.
-    pub password: Option<String>,
-    /// Databases that may be used; None is all.
-    pub databases: Option<Vec<String>>,
-    /// Name on the nodes.
-    pub server_user: String,
-    /// Password on the nodes.
-    pub server_password: Option<String>,
-    /// Startup parameters on the nodes, sorted.
-    pub params: Vec<(String, String)>,
-    /// As [`Settings::idle_timeout`], when not the same; zero is never.
-    pub idle_timeout: Option<Duration>,
-    /// How long this user keeps a server connection, when not as the database says.
-    pub keep: Option<Keep>,
-}
-
-/// Passwords stay out of logs.
-impl std::fmt::Debug for Account {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Account")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
-}
-
-/// How clients prove who they are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Auth {
-    /// SCRAM-SHA-256.
-    Scram,
-    /// MD5 challenge.
-    Md5,
-    /// Not at all.
-    Trust,
 }
 
 /// How long a client keeps a server connection.
@@ -124,11 +90,13 @@ impl Settings {
 
     /// The user of that name who may use that database.
     pub fn account(&self, name: &str, database: &str) -> Option<&Account> {
-        let may_use = |account: &&Account| {
-            let databases = account.databases.as_ref();
-            databases.is_none_or(|list| list.iter().any(|d| d == database))
-        };
-        let named = self.accounts.iter().filter(|account| account.name == name);
-        named.into_iter().find(may_use)
+        self.accounts_of(name)
+            .find(|account| account.may_use(database))
+    }
+
+    /// All entries of that name.
+    pub fn accounts_of<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a Account> {
+        let accounts = self.accounts.iter();
+        accounts.filter(move |account| account.name == name)
     }
 }

@@ -6,19 +6,16 @@ use std::sync::Arc;
 use pgdog_core::fault::Fault;
 use tokio::net::TcpStream;
 
-use super::auth::{Claim, authenticate};
 use super::client::{Client, Gone};
+use super::greet::{Database, Guest, greet};
 use super::params::Params;
 use super::party::Place;
-use super::seats::Seat;
 use super::services::Services;
-use super::settings::Account;
 use super::{Session, admin, faults, startup_options};
 use crate::net::Stream;
 use crate::nodes::Cluster;
 use crate::observe::LoginEnd;
-use crate::proto::startup::NO_ENCRYPTION;
-use crate::proto::{ErrorFields, Startup, StartupPacket, TxStatus, backend};
+use crate::proto::{ErrorFields, Startup, TxStatus, backend};
 use crate::server::{Moment, ROLE_SETTINGS, role_settings};
 
 /// Serves one accepted connection to its end.
@@ -79,121 +76,6 @@ async fn converse(
             };
             services.logins.note(LoginEnd::Accepted);
             run(session, services).await
-        }
-    }
-}
-
-/// A client that has proved who it is.
-struct Guest {
-    startup: Startup,
-    account: Account,
-    database: Database,
-    /// None for operators, who are let in in any case.
-    _seat: Option<Seat>,
-}
-
-enum Database {
-    Admin,
-    Cluster(Arc<Cluster>),
-}
-
-/// None: the client asked for something that needs no session.
-async fn greet(client: &mut Client, services: &Arc<Services>) -> Result<Option<Guest>, Gone> {
-    let Some(startup) = startup_packet(client, services).await? else {
-        return Ok(None);
-    };
-    if let Some(negotiation) = startup.negotiation() {
-        client.out.extend_from_slice(&negotiation);
-    }
-    let Some(user) = startup
-        .get("user")
-        .filter(|user| !user.is_empty())
-        .map(str::to_owned)
-    else {
-        let nameless = faults::plain(
-            "28000",
-            "no PostgreSQL user name specified in startup packet",
-        );
-        return Err(client.dismiss(&nameless).await);
-    };
-    let name = startup.database().unwrap_or(&user).to_owned();
-    let settings = services.settings.load_full();
-    let is_admin = settings.admin.is_some() && name == settings.admin_database;
-    let seat = match is_admin {
-        true => None,
-        false => Some(take_seat(client, services, settings.max_clients).await?),
-    };
-    let account = match is_admin {
-        true => settings.admin.as_ref().filter(|admin| admin.name == user),
-        false => settings.account(&user, &name),
-    };
-    let cluster = services.clusters.load().get(&name).cloned();
-    // As in PostgreSQL: who has proved who he is may know that there is no such database.
-    let claimed = match is_admin || cluster.is_some() {
-        true => account,
-        false => settings
-            .accounts
-            .iter()
-            .find(|account| account.name == user),
-    };
-    let claim = Claim {
-        user: &user,
-        password: claimed.and_then(|account| account.password.as_deref()),
-        known: claimed.is_some(),
-    };
-    let proved = authenticate(client, services, settings.auth, claim).await;
-    if let Err(gone) = proved {
-        if matches!(gone, Gone::Dismissed) {
-            services.logins.note(LoginEnd::Refused);
-        }
-        return Err(gone);
-    }
-    backend::auth_ok(&mut client.out);
-    match (account, is_admin, cluster) {
-        (Some(account), true, _) => Ok(Some(Guest {
-            startup,
-            account: account.clone(),
-            database: Database::Admin,
-            _seat: seat,
-        })),
-        (Some(account), false, Some(cluster)) => Ok(Some(Guest {
-            startup,
-            account: account.clone(),
-            database: Database::Cluster(cluster),
-            _seat: seat,
-        })),
-        (_, _, _) => {
-            let fault = Fault::UnknownDatabase { database: name };
-            services.logins.note(LoginEnd::Refused);
-            Err(client.dismiss(&ErrorFields::from(&fault)).await)
-        }
-    }
-}
-
-/// None: the client left, or asked for something that needs no session.
-async fn startup_packet(client: &mut Client, services: &Services) -> Result<Option<Startup>, Gone> {
-    loop {
-        match client.read_startup().await? {
-            None => return Ok(None),
-            Some(StartupPacket::Ssl | StartupPacket::Gss) => {
-                client.out.extend_from_slice(NO_ENCRYPTION);
-                client.flush().await?;
-            }
-            Some(StartupPacket::Cancel(key)) => {
-                services.cancel(&key).await;
-                return Ok(None);
-            }
-            Some(StartupPacket::Startup(startup)) => return Ok(Some(startup)),
-        }
-    }
-}
-
-async fn take_seat(client: &mut Client, services: &Services, limit: usize) -> Result<Seat, Gone> {
-    match services.seats.take(limit) {
-        Ok(seat) => Ok(seat),
-        Err(fault) => {
-            services.logins.note(LoginEnd::TooMany);
-            Err(client.dismiss(&ErrorFields::from(&fault)).await)
         }
     }
 }

@@ -308,6 +308,10 @@ async fn subscribe(work: &Work<'_>) -> Result<(), WorkflowError> {
         ("user", &site.user),
         ("application_name", &slot),
     ];
+    // The files of roots are the shim's: the target knows none of them.
+    if site.dialer.must_encrypt() {
+        pairs.push(("sslmode", "require"));
+    }
     if let Some(password) = &site.password {
         pairs.push(("password", password));
     }

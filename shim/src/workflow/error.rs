@@ -15,6 +15,14 @@ pub enum WorkflowError {
         /// What the driver says.
         source: tokio_postgres::Error,
     },
+    /// There is no connection to a node, or none of the kind that is wanted.
+    #[error("cannot connect to {node}: {source}")]
+    NotReached {
+        /// Which one.
+        node: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// A connection took longer than its limit.
     #[error("cannot connect to {node}: no answer within {limit_ms} ms")]
     Silent {
@@ -62,7 +70,8 @@ impl WorkflowError {
     pub fn sqlstate(&self) -> Option<&SqlState> {
         match self {
             Self::Unreachable { source, .. } | Self::Sql { source, .. } => source.code(),
-            Self::Silent { .. }
+            Self::NotReached { .. }
+            | Self::Silent { .. }
             | Self::NoAnswer { .. }
             | Self::Tool { .. }
             | Self::Wrong(_)
@@ -80,6 +89,7 @@ impl WorkflowError {
             },
             Self::Tool { .. } | Self::Wrong(_) => true,
             Self::Unreachable { .. }
+            | Self::NotReached { .. }
             | Self::Silent { .. }
             | Self::NoAnswer { .. }
             | Self::Fault(_) => false,

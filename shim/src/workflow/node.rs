@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use pgdog_core::ids::TaskId;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Row, SimpleQueryMessage};
+use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
+use crate::net::LoginError;
 use crate::nodes::Address;
 
 use super::error::WorkflowError;
@@ -53,12 +54,17 @@ impl Node {
         }
         config.options(options);
         let limit = site.connect_timeout * 2;
-        match tokio::time::timeout(limit, config.connect(NoTls)).await {
+        match tokio::time::timeout(limit, site.dialer.log_in(&config)).await {
             Err(_) => Err(WorkflowError::Silent {
                 node: name,
                 limit_ms: limit.as_millis(),
             }),
-            Ok(Err(source)) => Err(WorkflowError::Unreachable { node: name, source }),
+            Ok(Err(LoginError::Login(source))) => {
+                Err(WorkflowError::Unreachable { node: name, source })
+            }
+            Ok(Err(LoginError::Dial(source))) => {
+                Err(WorkflowError::NotReached { node: name, source })
+            }
             Ok(Ok((client, connection))) => {
                 // Ends by itself when the client is dropped or the server closes; whoever uses
                 // the client sees the error there.

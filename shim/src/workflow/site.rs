@@ -1,10 +1,12 @@
 //! Where the shards of one database are and how to log in there. Plain data.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgdog_core::ids::ShardNumber;
 
+use crate::net::Dialer;
 use crate::nodes::{Address, Cluster};
 
 use super::error::WorkflowError;
@@ -20,6 +22,8 @@ pub struct Site {
     pub user: String,
     /// Its password, none under trust.
     pub password: Option<String>,
+    /// How nodes are connected to.
+    pub dialer: Arc<Dialer>,
     /// Limit for a connection to be made.
     pub connect_timeout: Duration,
     /// How long a cutover waits for the gates before it parks again; none: without end.
@@ -42,6 +46,7 @@ impl Site {
             instance_id: cluster.instance_id().to_owned(),
             user: settings.user.clone(),
             password: settings.password.clone(),
+            dialer: settings.dialer.clone(),
             connect_timeout: settings.connect_timeout,
             cutover_timeout: settings.cutover_timeout,
             bindir: None,
@@ -98,6 +103,7 @@ mod tests {
             instance_id: "i".into(),
             user: "u".into(),
             password: None,
+            dialer: Arc::default(),
             connect_timeout: Duration::from_secs(1),
             cutover_timeout: None,
             bindir: None,

@@ -52,6 +52,7 @@ impl Dump {
                 site.connect_timeout.as_secs().max(1).to_string(),
             )
             .env("PGAPPNAME", "pgdog workflow");
+        command.envs(site.dialer.libpq());
         if let Some(password) = &site.password {
             command.env("PGPASSWORD", password);
         }

@@ -226,6 +226,7 @@ fn postgres_command(program: &str) -> Command {
 
 pub fn settings(nodes: Vec<DeclaredNode>) -> Settings {
     Settings {
+        dialer: std::sync::Arc::default(),
         database: "app".into(),
         nodes,
         sharded: Vec::new(),

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use pgdog_shim::proto::{Frame, backend, startup};
-use pgdog_shim::server::{Conn, Endpoint, Login};
+use pgdog_shim::server::{Conn, Endpoint, Login, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Interval;
 
@@ -59,10 +59,13 @@ pub fn endpoint() -> Endpoint {
 
 /// A login; the password is `secret` for all that have one.
 pub fn login(user: &str) -> Login {
-    let password = (user != "trusted").then(|| "secret".to_owned());
+    let secret = match user {
+        "trusted" => Secret::None,
+        _ => Secret::password("secret"),
+    };
     Login {
         user: user.to_owned(),
-        password,
+        secret,
         ..Login::default()
     }
 }

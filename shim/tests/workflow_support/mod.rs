@@ -4,6 +4,7 @@ pub mod server;
 pub mod shop;
 pub mod writers;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgdog_core::ids::{ShardNumber, TaskId};
@@ -38,6 +39,7 @@ impl Shop {
             database: "app".into(),
         };
         let site = Site {
+            dialer: Arc::default(),
             database: "prod".into(),
             instance_id: "00000000000000aa".into(),
             user: "postgres".into(),
