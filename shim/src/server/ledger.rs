@@ -266,6 +266,7 @@ impl Ledger {
             self.owed.pop_front();
         }
         self.settled += 1;
+        self.prepared.trim();
         // What had not completed by the end of its segment was skipped after an error.
         let settled = self.settled;
         self.parsing.retain(|(segment, _)| *segment >= settled);

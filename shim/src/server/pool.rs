@@ -143,6 +143,12 @@ impl Pool {
         }
     }
 
+    /// Whether a client that needs a connection now may have to wait for one.
+    pub fn is_all_lent(&self) -> bool {
+        let others = self.turns.size().saturating_sub(1).max(1);
+        self.turns.taken() >= others
+    }
+
     fn take_idle(&self) -> Option<Box<Conn>> {
         loop {
             let mut idle = lock(&self.idle).pop_back()?;

@@ -67,8 +67,11 @@ impl Prepared {
             .evicted
             .iter()
             .position(|(evicted, _)| evicted == name)?;
-        let (name, known) = self.evicted.swap_remove(index);
-        self.insert(name, known.bytes, known.parsed);
+        // Nothing else falls out for it yet: that could be of the same batch.
+        let (name, mut known) = self.evicted.swap_remove(index);
+        known.used = self.tick;
+        self.bytes += known.bytes;
+        self.known.insert(name, known);
         Some(known.parsed)
     }
 
@@ -82,6 +85,11 @@ impl Prepared {
             parsed,
         };
         self.known.insert(name, known);
+        self.trim();
+    }
+
+    /// Lets the names that were used longest ago fall out, down to the bounds.
+    pub(super) fn trim(&mut self) {
         while self.known.len() > 1 && (self.known.len() > self.limit || self.bytes > BYTES_LIMIT) {
             self.evict_oldest();
         }
@@ -172,6 +180,8 @@ mod tests {
         insert(&mut prepared, "b", 1);
         let back = prepared.touch("a");
         assert!(back.is_some(), "the server has not been told to close it");
+        assert_eq!(prepared.len(), 2, "what is about to be used stays meanwhile");
+        prepared.trim();
         assert_eq!(prepared.take_evicted(), ["b"]);
         assert_eq!(prepared.len(), 1);
     }

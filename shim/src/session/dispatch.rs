@@ -48,6 +48,7 @@ impl Session<'_> {
         while at < input.len() {
             match self.statement(input, at).await? {
                 Flow::Next(next) => {
+                    self.note_accepted(input, at, next);
                     self.seen.count(Counted::Queries, (next - at) as u64);
                     at = next;
                 }
@@ -123,6 +124,9 @@ impl Session<'_> {
             Ok(route) => route,
             Err(fault) => return Ok(self.fault(&fault).await),
         };
+        if self.answer_when_busy(&asked, &topology) {
+            return Ok(Flow::Next(at + 1));
+        }
         if let Err(fault) = self.check_state(&asked, &route, topology.shards.len()) {
             return Ok(self.fault(&fault).await);
         }

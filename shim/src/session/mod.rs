@@ -18,6 +18,7 @@
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
 //! | `call` | a function call |
+//! | `busy` | what is answered while no server is free |
 //! | `idle` | waiting for the client |
 //! | `effects`, `last_route` | what a statement that ran changes about the session |
 //! | `prepared`, `services`, `seats`, `bans` | what sessions share |
@@ -29,6 +30,7 @@ mod admin;
 mod auth;
 mod bans;
 mod batch;
+mod busy;
 mod call;
 mod client;
 mod commit;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::account::Known;
 use super::bans::Bans;
+use super::busy::Accepted;
 use super::prepared::Registry;
 use super::seats::Seats;
 use super::settings::Settings;
@@ -65,6 +66,8 @@ pub struct Services {
     pub tls: ArcSwapOption<Inbound>,
     /// Prepared statements of all clients.
     pub prepared: Registry,
+    /// Statements that servers have accepted.
+    pub accepted: Accepted,
     /// Who is connected.
     pub clients: Clients,
     /// What became of those who wanted to be.
@@ -117,6 +120,7 @@ impl Services {
             plans: PlanCache::new(PLAN_CACHE_BYTES),
             tls: ArcSwapOption::empty(),
             prepared: Registry::default(),
+            accepted: Accepted::default(),
             clients: Clients::default(),
             logins: Logins::default(),
             seats: Seats::default(),
