@@ -224,20 +224,27 @@ pub fn sasl_initial(body: &[u8]) -> Result<(&str, &[u8]), ProtocolError> {
     Ok((mechanism, message))
 }
 
-/// The same Parse, Bind, Describe or Close for another statement name.
+/// Appends a Parse, Bind, Describe or Close with another statement name.
 ///
-/// Describe and Close of a portal, and all other messages, come back as they are.
+/// Describe and Close of a portal, and all other messages, are appended as they are.
 ///
 /// # Errors
 /// `08P01` when the body is cut off, or the message would be too long.
-pub fn with_statement_name(frame: &Frame, name: &str) -> Result<Frame, ProtocolError> {
+pub fn with_statement_name(
+    frame: &Frame,
+    name: &str,
+    out: &mut BytesMut,
+) -> Result<(), ProtocolError> {
     let body = frame.body();
     let mut cursor = Cursor::new(body, "statement name");
     let before = match frame.tag() {
         b'P' => 0,
         b'B' => cursor.cstr()?.len() + 1,
         b'D' | b'C' if body.first() == Some(&b'S') => cursor.bytes(1)?.len(),
-        _ => return Ok(frame.clone()),
+        _ => {
+            frame.encode(out);
+            return Ok(());
+        }
     };
     cursor.cstr()?;
     let after = cursor.rest();
@@ -247,13 +254,13 @@ pub fn with_statement_name(frame: &Frame, name: &str) -> Result<Frame, ProtocolE
             length: MAX_LENGTH,
         });
     }
-    let mut out = BytesMut::with_capacity(HEADER + body.len() + name.len());
-    put(&mut out, frame.tag(), |out| {
+    out.reserve(HEADER + body.len() + name.len());
+    put(out, frame.tag(), |out| {
         out.extend_from_slice(&body[..before]);
         put_cstr(out, name);
         out.extend_from_slice(after);
     });
-    Ok(super::frame::take(&mut out)?.expect("one whole message was just written"))
+    Ok(())
 }
 
 /// Appends a simple query.

@@ -82,7 +82,7 @@ proptest! {
             if let Ok(Frontend::Bind(bind)) = Frontend::parse(&frame) {
                 prop_assert_eq!(bind.params().count(), bind.len());
             }
-            let _ = frontend::with_statement_name(&frame, "name");
+            let _ = frontend::with_statement_name(&frame, "name", &mut BytesMut::new());
         }
         if let Ok(exchange) = Exchange::start(
             Verifier::mock("u", &[7; 32]),
@@ -120,7 +120,7 @@ proptest! {
             assert!(oids.iter().eq(types.iter().copied()));
         };
         check(&frame, &name);
-        check(&frontend::with_statement_name(&frame, &renamed).expect("whole"), &renamed);
+        check(&renamed_to(&frame, &renamed), &renamed);
     }
 
     #[test]
@@ -130,7 +130,7 @@ proptest! {
     ) {
         let given: Vec<_> = params.iter().map(|param| param.as_deref()).collect();
         let frame = encoded(|out| frontend::bind(&portal, &name, &given, out));
-        let frame = frontend::with_statement_name(&frame, &renamed).expect("whole");
+        let frame = renamed_to(&frame, &renamed);
         let Ok(Frontend::Bind(bind)) = Frontend::parse(&frame) else { panic!("a Bind") };
         prop_assert_eq!((bind.portal, bind.statement), (portal.as_str(), renamed.as_str()));
         let read: Vec<_> = bind.params().map(|param| param.value).collect();
@@ -298,15 +298,16 @@ fn formats_of_parameters_follow_the_three_forms_of_a_bind() {
     assert_eq!(read(&bind(&[2], 1)), None, "no such format");
 }
 
+fn renamed_to(frame: &Frame, name: &str) -> Frame {
+    encoded(|out| frontend::with_statement_name(frame, name, out).expect("whole"))
+}
+
 #[test]
 fn only_statements_are_renamed() {
     let portal = encoded(|out| frontend::describe(Subject::Portal("p"), out));
-    assert_eq!(
-        frontend::with_statement_name(&portal, "x").as_ref(),
-        Ok(&portal)
-    );
+    assert_eq!(renamed_to(&portal, "x"), portal);
     let close = encoded(|out| frontend::close(Subject::Statement("s"), out));
-    let renamed = frontend::with_statement_name(&close, "other").expect("whole");
+    let renamed = renamed_to(&close, "other");
     assert_eq!(
         Frontend::parse(&renamed),
         Ok(Frontend::Close(Subject::Statement("other")))

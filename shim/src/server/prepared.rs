@@ -1,7 +1,8 @@
 //! Which named statements a server connection knows; pure.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use foldhash::HashMap;
 
 /// Text of statements that one connection keeps at most, in bytes.
 const BYTES_LIMIT: usize = 8 << 20;
@@ -45,7 +46,7 @@ impl Prepared {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit: limit.max(1),
-            known: HashMap::new(),
+            known: HashMap::default(),
             bytes: 0,
             tick: 0,
             evicted: Vec::new(),
@@ -180,7 +181,11 @@ mod tests {
         insert(&mut prepared, "b", 1);
         let back = prepared.touch("a");
         assert!(back.is_some(), "the server has not been told to close it");
-        assert_eq!(prepared.len(), 2, "what is about to be used stays meanwhile");
+        assert_eq!(
+            prepared.len(),
+            2,
+            "what is about to be used stays meanwhile"
+        );
         prepared.trim();
         assert_eq!(prepared.take_evicted(), ["b"]);
         assert_eq!(prepared.len(), 1);

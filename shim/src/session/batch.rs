@@ -7,9 +7,9 @@
 //! Names are resolved here, in the order of the messages, so that a step knows its text. A step
 //! speaks of one statement only: what is asked about another one begins a step of its own.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use pgdog_core::ids::ShardNumber;
 
 use super::faults;
@@ -197,7 +197,7 @@ pub fn split<'a>(
         plans,
         batch: Batch::default(),
         step: None,
-        bound: HashMap::new(),
+        bound: HashMap::default(),
     };
     for frame in frames {
         if let Err(error) = splitter.take(frame, Frontend::parse(frame)?) {
@@ -289,6 +289,13 @@ impl<'a> Splitter<'a, '_> {
     fn parse(&mut self, name: &str, sql: &str, types: Vec<u32>) -> Result<Held, ErrorFields> {
         if !name.is_empty() && self.names.statements.contains_key(name) {
             return Err(faults::duplicate_statement(name));
+        }
+        if name.is_empty()
+            && let Some(last) = self.names.statements.get_mut("")
+            && last.is_same_as(sql, &types)
+        {
+            *last = Held::now(last.prepared.clone());
+            return Ok(last.clone());
         }
         let prepared = match (name, self.executed_by(sql)) {
             (_, Some((executed, text))) => {

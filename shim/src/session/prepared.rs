@@ -9,13 +9,13 @@
 //! a statement now must not meet the old one: what it holds carries the moment of its Parse, and a
 //! connection on which the statement is older prepares it anew.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwapOption;
+use foldhash::HashMap;
 
 use crate::plan::{Plan, PlanCache, Planned, Statement};
 use crate::server::Moment;
@@ -55,6 +55,17 @@ impl Prepared {
             0 => self.described.load().as_ref().map_or(0, |types| at(types)),
             oid => oid,
         }
+    }
+
+    /// Whether another Parse of the unnamed statement means the same, whatever has happened since.
+    pub fn is_same_as(&self, sql: &str, types: &[u32]) -> bool {
+        let statement = self.plan().and_then(|plan| plan.statements.first());
+        let is_execute = || statement.is_some_and(|statement| statement.prepared.is_some());
+        !self.named
+            && *self.sql == *sql
+            && self.types == types
+            && self.described.load().is_none()
+            && !is_execute()
     }
 
     /// Remembers what a server said about the parameters.

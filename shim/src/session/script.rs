@@ -68,6 +68,14 @@ pub struct Script {
 }
 
 impl Script {
+    /// An empty one with room for so many answers.
+    pub fn with_room(answers: usize) -> Self {
+        Self {
+            due: VecDeque::with_capacity(answers),
+            ..Self::default()
+        }
+    }
+
     /// Adds a message.
     pub fn push(&mut self, item: Item) {
         self.due.push_back(item);

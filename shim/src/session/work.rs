@@ -45,7 +45,7 @@ impl Work<'_> {
         known: &mut dyn Known,
         out: &mut BytesMut,
     ) -> Result<Script, ProtocolError> {
-        let mut script = Script::default();
+        let mut script = Script::with_room(self.count());
         match self {
             Work::Query(sql) => {
                 frontend::query(sql, out);
@@ -72,6 +72,17 @@ impl Work<'_> {
             }
         }
         Ok(script)
+    }
+
+    /// About how many answers are due.
+    fn count(&self) -> usize {
+        match self {
+            Work::Query(_) | Work::Call(_) => 1,
+            Work::Steps(steps) => {
+                let messages = steps.iter().map(|step| step.messages.len());
+                messages.sum::<usize>() + 2
+            }
+        }
     }
 
     /// About how many bytes it is.
@@ -177,12 +188,14 @@ impl Encoder<'_> {
         match prepared.named {
             // Its client may have given it a name.
             false if prepared.executes.is_some() => {
-                frontend::with_statement_name(frame, "")?.encode(self.out);
+                frontend::with_statement_name(frame, "", self.out)
             }
-            false => frame.encode(self.out),
-            true => frontend::with_statement_name(frame, &prepared.server_name)?.encode(self.out),
+            false => {
+                frame.encode(self.out);
+                Ok(())
+            }
+            true => frontend::with_statement_name(frame, &prepared.server_name, self.out),
         }
-        Ok(())
     }
 }
 
