@@ -279,7 +279,7 @@ impl Conn {
             if let Some(frame) = self.buffered()? {
                 return Ok(frame);
             }
-            self.fill().await?;
+            self.more().await?;
         }
     }
 
@@ -323,16 +323,6 @@ impl Conn {
             self.parsed(noted)?;
             self.input.advance(length);
         }
-    }
-
-    /// Waits until more has come.
-    ///
-    /// Cancel safety: what was read stays in the connection.
-    ///
-    /// # Errors
-    /// When the connection is lost.
-    pub async fn more(&mut self) -> Result<(), Fault> {
-        self.fill().await
     }
 
     /// The next message if it is already there: lets a caller collect before it writes.
@@ -442,7 +432,11 @@ impl Conn {
         self.parameters.insert(name.to_owned(), value.to_owned());
     }
 
-    async fn fill(&mut self) -> Result<(), Fault> {
+    /// Waits until more has come. Cancel safety: what was read stays in the connection.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn more(&mut self) -> Result<(), Fault> {
         self.check()?;
         self.make_room();
         match self.io.read_buf(&mut self.input).await {

@@ -1,10 +1,10 @@
 //! What is answered while every server connection is in use.
 //!
 //! A client may serve many connections with one thread and wait in that thread for the answer to a
-//! Parse, as pgbench does. If it had to wait for a server connection that another client of the same
+//! Parse, as pgbench does. If it had to wait for a server connection that another client of the
 //! thread holds in its transaction, both would wait until the checkout times out. So a statement
-//! that a server has accepted before is taken as accepted; it is parsed where it is bound first, and
-//! what has become wrong with it meanwhile shows there.
+//! that a server has accepted before is taken as accepted; it is parsed where it is bound first,
+//! and what has become wrong with it meanwhile shows there.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
