@@ -294,7 +294,27 @@ async fn what_a_rollback_takes_away_pins_nobody(cluster: &Cluster) -> anyhow::Re
 
 async fn a_block_or_procedure_that_leaves_something_pins(cluster: &Cluster) -> anyhow::Result<()> {
     let mut client = wire(cluster, TWO).await?;
+    for sql in [
+        "CREATE FUNCTION takes() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(56)'",
+        "CREATE FUNCTION calls() RETURNS int LANGUAGE plpgsql AS \
+         'BEGIN PERFORM takes(); RETURN 1; END'",
+        "CREATE FUNCTION sets(v text) RETURNS text LANGUAGE sql AS \
+         $$SELECT set_config('app.left', v, false)$$",
+        "CREATE FUNCTION harmless(v text) RETURNS text LANGUAGE sql AS \
+         $$SELECT set_config('app.left', v, true)$$",
+        "CREATE TABLE triggers (a int)",
+        "CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS \
+         $$BEGIN SET work_mem = '77MB'; RETURN NEW; END$$",
+        "CREATE TRIGGER fires BEFORE INSERT ON triggers FOR EACH ROW EXECUTE FUNCTION fires()",
+    ] {
+        done(&mut client, sql).await?;
+    }
+    done(&mut client, "select harmless('x')").await?;
+    ensure!(pinned(cluster).await?.is_empty());
     let blocks = [
+        ("select calls()", "advisory lock"),
+        ("select sets('y')", "settings made by code"),
+        ("insert into triggers values (1)", "settings made by code"),
         (
             "DO $$ BEGIN PERFORM pg_advisory_lock(55); END $$",
             "advisory lock",
@@ -312,6 +332,15 @@ async fn a_block_or_procedure_that_leaves_something_pins(cluster: &Cluster) -> a
         let discarded = shape(&client.ask(&batch).await?);
         ensure!(discarded == "1 2 C(DISCARD ALL) Z(I)", "{discarded}");
         ensure!(pinned(cluster).await?.is_empty(), "{block}");
+    }
+    done(&mut client, "insert into triggers values (1)").await?;
+    expect(&mut client, "show work_mem", "77MB").await?;
+    drop(client);
+    for shim in [TWO, TWO, OTHER] {
+        let mut next = wire(cluster, shim).await?;
+        expect(&mut next, "show work_mem", "4MB").await?;
+        let left = "select coalesce(current_setting('app.left', true), '')";
+        expect(&mut next, left, "").await?;
     }
     Ok(())
 }

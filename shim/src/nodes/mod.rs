@@ -21,6 +21,7 @@
 //! | `instances`, `tasks`, `slots` | registry, task functions, replication slots |
 //! | `control`, `trouble` | control connections, and their errors |
 
+mod code;
 mod control;
 mod coordinator;
 mod declare;
@@ -48,6 +49,7 @@ pub mod tasks;
 pub mod topology;
 
 pub use cluster::Cluster;
+pub use code::{Leaves, StatefulCode};
 pub use gid::Gid;
 pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};

@@ -221,6 +221,10 @@ impl Facts {
         };
         let found = traits(path.last().copied(), name);
         self.writes |= found.writes;
+        let system = path.last() == Some(&"pg_catalog");
+        if !system && !self.functions.called.iter().any(|called| called == name) {
+            self.functions.called.push((*name).to_owned());
+        }
         self.set_calls += usize::from(*name == "set_config");
         self.placement |= found.placement;
         if found.shared && self.functions.shared.is_none() {

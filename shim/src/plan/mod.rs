@@ -100,8 +100,8 @@ pub struct Functions {
     pub settings: Vec<SetConfig>,
     /// `set_config` is called in any other way: what it sets is not known.
     pub sets: bool,
-    /// Names of the functions that are not PostgreSQL's own, with the schema where it is named.
-    pub foreign: Vec<(Option<String>, String)>,
+    /// Names of all functions but those in `pg_catalog` by name.
+    pub called: Vec<String>,
 }
 
 /// `set_config(name, value, local)`.

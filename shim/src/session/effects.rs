@@ -15,6 +15,7 @@ use super::script::Script;
 use super::steps::Asked;
 use super::words::{Stateful, code_sets, runs_code, stateful};
 use super::{Session, replay};
+use crate::nodes::Leaves;
 use crate::observe::Counted;
 use crate::plan::{Kind, Statement};
 use crate::proto::ErrorFields;
@@ -109,6 +110,7 @@ impl Session<'_> {
             }
             Kind::Ddl { .. } | Kind::Placement => {
                 self.touched |= !self.temporary.is_empty();
+                self.services.forget_code(&self.cluster);
                 self.reshaped = true;
             }
             _ => {}
@@ -176,8 +178,12 @@ impl Session<'_> {
         for setting in settings(runs, asked.params()) {
             self.note_setting(&setting, lease);
         }
-        if sets_unknown(runs, asked.params()) {
+        let left = self.code.leaves(runs);
+        if sets_unknown(runs, asked.params()) || left == Some(Leaves::Settings) {
             lease.applied.unknown = true;
+        }
+        if left.is_some() {
+            lease.mark_dirty();
         }
         self.touched |= runs.functions.advisory.is_some() && self.pin.is_some();
         if runs_code(asked.sql()) {

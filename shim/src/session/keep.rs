@@ -8,6 +8,7 @@ use super::params::{Scope, reserved};
 use super::pin::{CODE, MAYBE};
 use super::steps::Asked;
 use super::words::{Stateful, code_sets, runs_code, stateful};
+use crate::nodes::Leaves;
 use crate::plan::{Kind, SetConfig, Statement, Value, truth};
 use crate::route::Params;
 
@@ -36,7 +37,8 @@ impl Session<'_> {
         let runs = inner
             .and_then(|plan| plan.statements.first())
             .unwrap_or(statement);
-        if sets_unknown(runs, asked.params()) {
+        let left = self.code.leaves(runs);
+        if sets_unknown(runs, asked.params()) || left == Some(Leaves::Settings) {
             return Ok(Some(CODE));
         }
         for setting in settings(runs, asked.params()) {
@@ -51,9 +53,22 @@ impl Session<'_> {
             Kind::Read | Kind::Write if runs_code(asked.sql()) => {
                 Some(if code_sets(asked.sql()) { CODE } else { MAYBE })
             }
-            Kind::Read | Kind::Write => locks(runs),
+            Kind::Read | Kind::Write | Kind::CopyIn | Kind::CopyOut => {
+                locks(runs).or(left.map(|_| MAYBE))
+            }
             _ => None,
         })
+    }
+
+    /// Learns what the functions and triggers that a statement runs may leave behind.
+    pub(super) async fn look_at_code(&mut self, asked: &Asked<'_>) {
+        let runs_some = |statement: &Statement| {
+            let writes = statement.relations.iter().any(|table| table.written);
+            !statement.functions.called.is_empty() || writes || statement.prepared.is_some()
+        };
+        if asked.executes() && asked.statement().is_some_and(runs_some) {
+            self.code = self.services.stateful_code(&self.cluster).await;
+        }
     }
 
     fn check_own(&self, setting: &Setting) -> Result<(), Fault> {

@@ -87,7 +87,7 @@ use prepared::Held;
 use steps::Input;
 use tx::Tx;
 
-use crate::nodes::{Address, Cluster, Guest, Topology};
+use crate::nodes::{Address, Cluster, Guest, StatefulCode, Topology};
 use crate::observe::{self, ClientState, Counted};
 use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
 use crate::server::{Leader, Login, Moment, Pool};
@@ -153,6 +153,8 @@ struct Session<'a> {
     role_settings: Option<(u64, Moment)>,
     /// Something that pins may have come or gone.
     touched: bool,
+    /// Code that leaves something on its connection.
+    code: Arc<StatefulCode>,
     /// Statements that the run at hand needs on its connection.
     needed: Vec<Held>,
     /// Where the answers to the current message begin.
@@ -212,6 +214,7 @@ impl<'a> Session<'a> {
             keep: Keep::Transaction,
             role_settings: None,
             touched: false,
+            code: Arc::default(),
             needed: Vec::new(),
             message_mark,
             simple_message: false,

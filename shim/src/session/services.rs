@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use super::prepared::Registry;
 use super::seats::Seats;
 use super::settings::Settings;
 use crate::net::Inbound;
-use crate::nodes::Cluster;
+use crate::nodes::{Cluster, StatefulCode};
 use crate::observe::{Clients, Logins};
 use crate::plan::PlanCache;
 use crate::proto::CancelKey;
@@ -29,6 +29,8 @@ use crate::server::{CancelToken, Pools};
 
 /// Bytes of texts with their plans that are kept.
 const PLAN_CACHE_BYTES: u64 = 64 << 20;
+/// How long code that somebody may have changed around the shim counts as known.
+const CODE_PERIOD: Duration = Duration::from_secs(1);
 /// How long a cancel request to a server may take.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
@@ -80,6 +82,8 @@ pub struct Services {
     pub admin: OnceLock<Arc<dyn AdminHandler>>,
     /// Cancelled when the process is to end: sessions leave at the end of their transaction.
     pub shutdown: CancellationToken,
+    /// Code that leaves something on its connection, by database, and when it was read.
+    code: Mutex<HashMap<String, (Instant, Arc<StatefulCode>)>>,
     cancels: Mutex<HashMap<i32, Arc<Running>>>,
     verifiers: Mutex<HashMap<String, Verifier>>,
     login_number: AtomicU64,
@@ -127,6 +131,7 @@ impl Services {
             bans: Bans::default(),
             admin: OnceLock::new(),
             shutdown: CancellationToken::new(),
+            code: Mutex::default(),
             cancels: Mutex::default(),
             verifiers: Mutex::default(),
             login_number: AtomicU64::new(0),
@@ -137,6 +142,41 @@ impl Services {
     /// The number of a new login: higher than all before.
     pub fn next_login(&self) -> u64 {
         self.login_number.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Code of a database that leaves something on its connection, as of a moment ago.
+    pub async fn stateful_code(&self, cluster: &Cluster) -> Arc<StatefulCode> {
+        let known = lock(&self.code).get(cluster.name()).cloned();
+        let known = match known {
+            Some((read, code)) if read.elapsed() < CODE_PERIOD => return code,
+            Some((_, code)) => {
+                // Read once for all who come meanwhile.
+                self.keep_code(cluster, code.clone());
+                code
+            }
+            None => Arc::default(),
+        };
+        match cluster.stateful_code().await {
+            Ok(code) => {
+                let code = Arc::new(code);
+                self.keep_code(cluster, code.clone());
+                code
+            }
+            Err(fault) => {
+                tracing::debug!(%fault, "cannot read the code of the database");
+                known
+            }
+        }
+    }
+
+    fn keep_code(&self, cluster: &Cluster, code: Arc<StatefulCode>) {
+        let entry = (Instant::now(), code);
+        lock(&self.code).insert(cluster.name().to_owned(), entry);
+    }
+
+    /// Definitions have changed: the code is read again before it is run next.
+    pub fn forget_code(&self, cluster: &Cluster) {
+        lock(&self.code).remove(cluster.name());
     }
 
     /// A key for a new client's cancel requests, and where its statements are noted.
