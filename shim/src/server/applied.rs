@@ -32,4 +32,25 @@ impl Conn {
     pub fn opened(&self) -> Moment {
         self.opened
     }
+
+    /// When a named statement was prepared here, if it is or is about to be. Counts as a use.
+    pub fn prepared_at(&mut self, name: &str) -> Option<Moment> {
+        self.ledger.prepared_at(name)
+    }
+
+    /// To be called after `PREPARE name ...` of so many bytes went through.
+    pub fn note_prepared(&mut self, name: &str, bytes: usize) {
+        self.ledger.note_prepared(name, bytes);
+    }
+
+    /// A named statement does not fit its tables any more: from now on it counts as older than
+    /// whatever any client prepared.
+    pub fn spoil_prepared(&mut self, name: &str) {
+        self.ledger.spoil_prepared(name);
+    }
+
+    /// To be called after `DEALLOCATE name` went through.
+    pub fn forget_one_prepared(&mut self, name: &str) {
+        self.ledger.forget_one_prepared(name);
+    }
 }
