@@ -89,8 +89,7 @@ impl Pool {
         &self.endpoint
     }
 
-    /// Lends a connection at rest outside any transaction, waiting up to `limit` for a turn and
-    /// for the login. A pause of the pool does not count.
+    /// Lends a connection at rest outside any transaction, waiting up to `limit` for a turn. A pause of the pool does not count.
     ///
     /// Cancel safety: dropping the future leaves the queue and gives back what it had.
     ///
@@ -117,7 +116,7 @@ impl Pool {
         let generation = self.generation.load(Ordering::SeqCst);
         let conn = match self.take_idle() {
             Some(conn) => conn,
-            None => self.open(limit.saturating_sub(waited)).await?,
+            None => self.open().await?,
         };
         self.counters.checkouts.fetch_add(1, Ordering::Relaxed);
         self.counters.active.fetch_add(1, Ordering::Relaxed);
@@ -158,12 +157,12 @@ impl Pool {
         }
     }
 
-    async fn open(&self, limit: Duration) -> Result<Box<Conn>, Fault> {
+    /// The limit for waiting is not the one for a login: a server that is slow to let us in would
+    /// be blamed on those who waited for their turn.
+    async fn open(&self) -> Result<Box<Conn>, Fault> {
         let login = self.login.load_full();
         let settings = self.settings.load_full();
-        let limit = settings
-            .connect_timeout
-            .min(limit.max(Duration::from_millis(1)));
+        let limit = settings.connect_timeout;
         let begun = Instant::now();
         let mut opened = Conn::open(self.endpoint.clone(), &login, limit, &settings).await;
         if let Ok(conn) = &mut opened
@@ -319,9 +318,8 @@ impl Pool {
         let pool = self.clone();
         tokio::spawn(async move {
             let generation = pool.generation.load(Ordering::SeqCst);
-            let limit = pool.settings.load().connect_timeout;
             // A server that is not there is no news: the next client is told.
-            if let Ok(conn) = pool.open(limit).await {
+            if let Ok(conn) = pool.open().await {
                 pool.keep(conn, generation, turn);
             }
         });

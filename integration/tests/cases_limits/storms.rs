@@ -1,0 +1,350 @@
+//! Pools, clients and memory have bounds, whatever clients do.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use futures_util::future::try_join_all;
+use futures_util::stream::{FuturesUnordered, TryStreamExt as _};
+use pgdog_integration::client::{Client, Login, describe, sqlstate};
+use pgdog_integration::fixture::{configure, full_size, plain, resident_kb};
+use pgdog_integration::wire::{Batch, Wire};
+use pgdog_integration::{Cluster, wait_until};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::sync::{Barrier, Notify};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Transactions of four statements by so many clients for a while; returns how many were done.
+async fn throughput(cluster: &Cluster, clients: usize, time: Duration) -> anyhow::Result<usize> {
+    let connected = try_join_all((0..clients).map(|_| cluster.connect())).await?;
+    let done = AtomicUsize::new(0);
+    let deadline = Instant::now() + time;
+    let work = connected.iter().enumerate().map(|(nth, client)| {
+        let done = &done;
+        async move {
+            let mut round = nth;
+            while Instant::now() < deadline {
+                // Every fourth one has a part on each shard.
+                let (first, second) = match round % 4 {
+                    0 => (11, 12),
+                    1 => (12, 12),
+                    _ => (11, 11),
+                };
+                // The servers are slow, so that it is the pool that decides, not the processors.
+                for sql in [
+                    "BEGIN".to_owned(),
+                    format!(
+                        "SELECT pg_sleep(0.005) FROM (SELECT count(*) FROM orders \
+                             WHERE tenant_id = {first}) AS c"
+                    ),
+                    format!(
+                        "SELECT pg_sleep(0.005) FROM (SELECT count(*) FROM orders \
+                             WHERE tenant_id = {second}) AS c"
+                    ),
+                    "COMMIT".to_owned(),
+                ] {
+                    client.batch_execute(&sql).await.context(sql)?;
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+                round += 1;
+            }
+            anyhow::Ok(())
+        }
+    });
+    try_join_all(work).await?;
+    Ok(done.load(Ordering::SeqCst))
+}
+
+/// Pool of 5; 12 clients run transactions without pause. 30 s at full size.
+pub async fn r147_a_small_pool_serves_many_clients(cluster: &Cluster) -> anyhow::Result<()> {
+    // Nobody may wait longer than 5 s: an error would end the test.
+    configure(
+        cluster,
+        0,
+        &["default_pool_size = 5", "checkout_timeout = 5000"],
+    )
+    .await?;
+    let slice = Duration::from_millis(if full_size() { 10_000 } else { 1_000 });
+    let (mut few, mut many) = (0, 0);
+    for round in 0.. {
+        few += throughput(cluster, 5, slice).await?;
+        many += throughput(cluster, 12, slice).await?;
+        if round >= 2 && many * 100 >= few * 80 {
+            break;
+        }
+        // Slices differ on a busy machine; the sum of many does not.
+        ensure!(round < 9, "{many} transactions of 12 clients, {few} of 5");
+    }
+    for row in cluster.admin(0).await?.named_rows("SHOW POOLS").await? {
+        let total: usize = row["sv_total"].parse()?;
+        ensure!(row["user"] != "app" || total <= 5, "{row:?}");
+    }
+    configure(cluster, 0, &["default_pool_size = 20"]).await
+}
+
+/// Limit 50; 80 clients connect and retry in a loop.
+pub async fn r148_clients_beyond_the_limit_are_told_at_once(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    configure(cluster, 0, &["max_client_conn = 50"]).await?;
+    let login = plain(cluster, 0);
+    let (inside, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (may_leave, leave) = (AtomicUsize::new(0), Notify::new());
+    let client = |_| async {
+        let mut attempts = tokio::time::interval(Duration::from_millis(200));
+        let client = loop {
+            attempts.tick().await;
+            let asked = Instant::now();
+            match Client::connect(&login).await {
+                Ok(client) => break client,
+                Err(error) => {
+                    let error = error.downcast::<tokio_postgres::Error>()?;
+                    ensure!(sqlstate(&error) == "53300", "{error}");
+                    // At once is within what a busy machine needs for 50 logins at a time.
+                    ensure!(asked.elapsed() < LIMIT / 2, "told late");
+                    refused.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        };
+        let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
+        ensure!(now <= 50, "{now} clients are in");
+        loop {
+            let answer = client.rows("SELECT 1").await;
+            answer.map_err(|error| anyhow!("inside: {}", describe(&error)))?;
+            let left =
+                may_leave.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+            if left.is_ok() {
+                // Before the seat is free, or one too many would be counted.
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(client);
+                return Ok(());
+            }
+            leave.notified().await;
+        }
+    };
+    let conduct = async {
+        wait_until("50 clients", LIMIT, || async {
+            let full = inside.load(Ordering::SeqCst) == 50;
+            Ok((full && refused.load(Ordering::SeqCst) >= 100).then_some(()))
+        })
+        .await?;
+        // The operator is let in nevertheless.
+        let admin = cluster.admin(0).await?;
+        let clients = admin.named_rows("SHOW CLIENTS").await?;
+        let states: Vec<_> = clients.iter().map(|row| row["state"].clone()).collect();
+        ensure!(
+            clients.len() == 50,
+            "{} clients are shown: {states:?}",
+            clients.len()
+        );
+        may_leave.fetch_add(30, Ordering::SeqCst);
+        leave.notify_waiters();
+        wait_until("30 more clients", LIMIT, || async {
+            leave.notify_waiters();
+            let gone = may_leave.load(Ordering::SeqCst) == 0;
+            Ok((gone && inside.load(Ordering::SeqCst) == 50).then_some(()))
+        })
+        .await?;
+        may_leave.fetch_add(50, Ordering::SeqCst);
+        wait_until("the end", LIMIT, || async {
+            leave.notify_waiters();
+            Ok((inside.load(Ordering::SeqCst) == 0).then_some(()))
+        })
+        .await
+    };
+    // The first error on either side ends both.
+    let clients = (0..80).map(client).collect::<FuturesUnordered<_>>();
+    tokio::try_join!(clients.try_collect::<()>(), conduct)?;
+    configure(cluster, 0, &["max_client_conn = 5000"]).await
+}
+
+fn descriptors(cluster: &Cluster, shim: usize) -> anyhow::Result<usize> {
+    let pid = cluster.shim_pid(shim).context("this shim does not run")?;
+    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
+/// Clients that leave properly, half, with a reset, and in the middle of a login; 2000 of them at
+/// full size.
+pub async fn r149_clients_that_leave_in_any_way_leave_nothing(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let login = plain(cluster, 1);
+    let wrong = Login {
+        password: "wrong".to_owned(),
+        ..login.clone()
+    };
+    let admin = cluster.admin(1).await?;
+    let count = || async { Ok::<_, anyhow::Error>(admin.rows("SHOW CLIENTS").await?.len()) };
+    // Servers' connections are opened by the first ones.
+    try_join_all((0..20).map(|_| Wire::connect(&login))).await?;
+    wait_until("a quiet shim", LIMIT, || async {
+        Ok((count().await? == 0).then_some(()))
+    })
+    .await?;
+    let before = descriptors(cluster, 1)?;
+    let rounds = if full_size() { 100 } else { 4 };
+    for _ in 0..rounds {
+        let leave = (0..20).map(|nth| {
+            let (login, wrong) = (&login, &wrong);
+            async move {
+                match nth % 5 {
+                    0 => drop(Wire::connect(login).await?),
+                    1 => Wire::connect(login).await?.reset()?,
+                    2 => {
+                        // Says that nothing more comes, and does not listen any more.
+                        let mut wire = Wire::connect(login).await?;
+                        wire.stream.shutdown().await?;
+                    }
+                    3 => ensure!(Wire::connect(wrong).await.is_err(), "a wrong password"),
+                    _ => {
+                        let mut half = TcpStream::connect(("127.0.0.1", login.port)).await?;
+                        half.write_all(&[0, 0, 0, 50, 0, 3]).await?;
+                    }
+                }
+                anyhow::Ok(())
+            }
+        });
+        try_join_all(leave).await?;
+    }
+    wait_until("a quiet shim again", LIMIT, || async {
+        let quiet = count().await? == 0 && descriptors(cluster, 1)? <= before;
+        Ok(quiet.then_some(()))
+    })
+    .await
+}
+
+/// Logins by many workers, with one thread and with four. Whether four are faster is for machines
+/// with processors to spare (full size): here the clients, who also compute, share two with them.
+pub async fn r150_logins_are_served_by_one_thread_and_by_four(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let (cycles, workers) = if full_size() { (2_000, 100) } else { (60, 20) };
+    let mut rates = Vec::new();
+    for threads in [1, 4] {
+        configure(cluster, 1, &[&format!("workers = {threads}")]).await?;
+        let login = plain(cluster, 1);
+        let left = AtomicUsize::new(cycles);
+        let began = Instant::now();
+        try_join_all((0..workers).map(|_| async {
+            let next = |n: usize| n.checked_sub(1);
+            while left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
+                .is_ok()
+            {
+                drop(Wire::connect(&login).await?);
+            }
+            anyhow::Ok(())
+        }))
+        .await?;
+        rates.push(cycles as f64 / began.elapsed().as_secs_f64());
+    }
+    ensure!(
+        !full_size() || rates[1] > rates[0] * 1.2,
+        "{rates:?} logins per second"
+    );
+    Ok(())
+}
+
+/// Unnamed statements and named ones with Close, all different. A million and 200 000 over 50
+/// clients at full size; the bounds are reached with far fewer.
+pub async fn r151_texts_without_end_do_not_fill_the_memory(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let (clients, unnamed, named) = match full_size() {
+        true => (50, 20_000, 4_000),
+        false => (8, 600, 120),
+    };
+    let login = plain(cluster, 1);
+    let barrier = Barrier::new(clients);
+    let level = AtomicUsize::new(0);
+    let work = (0..clients).map(|client| {
+        let (login, barrier, level) = (&login, &barrier, &level);
+        async move {
+            let mut wire = Wire::connect(login).await?;
+            for nth in 0..unnamed.max(named) {
+                let mut batch = Batch::new();
+                if nth < unnamed {
+                    batch = batch.run(&format!("SELECT {nth} AS c{client}, 'unnamed'"), &[]);
+                }
+                if nth < named {
+                    let name = format!("s{nth}");
+                    let sql = format!("SELECT {nth} AS c{client}, 'named'");
+                    batch = batch
+                        .parse(&name, &sql)
+                        .bind(&name, &[])
+                        .execute(0)
+                        .close(&name);
+                }
+                wire.ask(&batch.sync()).await?;
+                if nth == unnamed / 20 && barrier.wait().await.is_leader() {
+                    level.store(resident_kb(cluster, 1)? as usize, Ordering::SeqCst);
+                }
+            }
+            anyhow::Ok(())
+        }
+    });
+    try_join_all(work).await?;
+    let (before, after) = (
+        level.load(Ordering::SeqCst),
+        resident_kb(cluster, 1)? as usize,
+    );
+    ensure!(
+        after < before + 100 * 1024,
+        "{before} kB after 5 %, {after} kB at the end"
+    );
+    Ok(())
+}
+
+/// Outside and inside of transactions.
+pub async fn idle_clients_are_sent_away(cluster: &Cluster) -> anyhow::Result<()> {
+    let limits = [
+        "client_idle_timeout = 700",
+        "client_idle_in_transaction_timeout = 300",
+    ];
+    configure(cluster, 1, &limits).await?;
+    let idle = Wire::connect(&plain(cluster, 1)).await?;
+    let mut inside = Wire::connect(&plain(cluster, 1)).await?;
+    inside
+        .query("BEGIN; INSERT INTO orders VALUES (11, 148, 1, 'idle')")
+        .await?;
+    for (mut wire, code) in [(inside, "25P03"), (idle, "57P05")] {
+        let last = wire.read().await?;
+        let fields = pgdog_integration::wire::Fields::of(&last);
+        ensure!(fields.get('C') == code, "{}", fields.text());
+    }
+    pgdog_integration::fixture::none_left(cluster, 0, "state LIKE 'idle in transaction%'").await?;
+    configure(
+        cluster,
+        1,
+        &[
+            "client_idle_timeout = 0",
+            "client_idle_in_transaction_timeout = 0",
+        ],
+    )
+    .await
+}
+
+/// 10 000 at full size, as far as this process may have descriptors.
+pub async fn many_idle_clients_hold(cluster: &Cluster) -> anyhow::Result<()> {
+    let count = if full_size() { 8_000 } else { 100 };
+    let login = plain(cluster, 1);
+    let before = resident_kb(cluster, 1)?;
+    let failed = AtomicBool::new(false);
+    let mut clients = Vec::new();
+    while clients.len() < count {
+        clients.extend(try_join_all((0..50).map(|_| Wire::connect(&login))).await?);
+    }
+    let per_client = resident_kb(cluster, 1)?.saturating_sub(before) as f64 / count as f64;
+    ensure!(per_client < 64.0, "{per_client:.1} kB for each idle client");
+    for wire in clients.iter_mut().step_by(97) {
+        if pgdog_integration::wire::value(&wire.query("SELECT 1").await?).is_none() {
+            failed.store(true, Ordering::SeqCst);
+        }
+    }
+    if failed.load(Ordering::SeqCst) {
+        bail!("an idle client got no answer");
+    }
+    Ok(())
+}
