@@ -89,7 +89,8 @@ impl Pool {
         &self.endpoint
     }
 
-    /// Lends a connection at rest outside any transaction, waiting up to `limit` for a turn. A pause of the pool does not count.
+    /// Lends a connection at rest outside any transaction, waiting up to `limit` for a turn.
+    /// A pause of the pool does not count.
     ///
     /// Cancel safety: dropping the future leaves the queue and gives back what it had.
     ///
