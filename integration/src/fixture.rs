@@ -122,11 +122,34 @@ pub async fn none_left(cluster: &Cluster, shard: u16, condition: &str) -> anyhow
 /// # Errors
 /// When it does not run.
 pub fn resident_kb(cluster: &Cluster, shim: usize) -> anyhow::Result<u64> {
+    status_kb(cluster, shim, "VmRSS:")
+}
+
+/// Begins to look for the most memory that a shim takes; returns what it takes now, in KB.
+///
+/// # Errors
+/// When it does not run.
+pub fn watch_peak(cluster: &Cluster, shim: usize) -> anyhow::Result<u64> {
+    let pid = cluster.shim_pid(shim).context("this shim does not run")?;
+    // 5: the peak is what it is now (proc(5)).
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
+    resident_kb(cluster, shim)
+}
+
+/// The most memory that a shim took since [`watch_peak`], in KB.
+///
+/// # Errors
+/// When it does not run.
+pub fn peak_kb(cluster: &Cluster, shim: usize) -> anyhow::Result<u64> {
+    status_kb(cluster, shim, "VmHWM:")
+}
+
+fn status_kb(cluster: &Cluster, shim: usize, key: &str) -> anyhow::Result<u64> {
     let pid = cluster.shim_pid(shim).context("this shim does not run")?;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kb = line.context("no VmRSS")?.trim().trim_end_matches(" kB");
-    Ok(kb.parse()?)
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
+    let kb = line.with_context(|| format!("no {key}"))?;
+    Ok(kb.trim().trim_end_matches(" kB").parse()?)
 }
 
 /// Whether cases run at full size instead of the size that fits into CI: `FULL_SIZE=1`.

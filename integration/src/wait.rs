@@ -30,3 +30,9 @@ where
         tokio::time::sleep(PERIOD).await;
     }
 }
+
+/// Lets time pass where that is what a claim is about: a cancel that comes at some moment of a
+/// statement, a client that is silent for so long.
+pub async fn pause(length: Duration) {
+    tokio::time::sleep(length).await;
+}

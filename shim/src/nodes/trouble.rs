@@ -14,6 +14,7 @@ pub(super) fn from_node(address: &Address, error: &tokio_postgres::Error) -> Fau
             message: said.message().to_owned(),
             detail: said.detail().map(str::to_owned),
             hint: said.hint().map(str::to_owned),
+            more: Vec::new(),
         }));
     }
     unreachable(address, &chain(error))

@@ -20,6 +20,8 @@ pub struct ErrorFields {
     pub detail: Option<String>,
     /// What to do.
     pub hint: Option<String>,
+    /// All other fields by their code, as they came: position, context, names of objects, source.
+    pub more: Vec<(u8, String)>,
 }
 
 impl ErrorFields {
@@ -53,7 +55,8 @@ impl ErrorFields {
                 b'M' => fields.message = text,
                 b'D' => fields.detail = Some(text),
                 b'H' => fields.hint = Some(text),
-                _ => {}
+                b'S' => {}
+                _ => fields.more.push((code, text)),
             }
         }
     }

@@ -290,6 +290,10 @@ fn put_fields(severity: Severity, fields: &ErrorFields, out: &mut BytesMut) {
     put_field(b'M', &fields.message, out);
     optional(b'D', &fields.detail, out);
     optional(b'H', &fields.hint, out);
+    fields
+        .more
+        .iter()
+        .for_each(|(code, text)| put_field(*code, text, out));
     out.put_u8(0);
 }
 

@@ -19,7 +19,8 @@ pub const MAX_LENGTH: u32 = 0x3fff_ffff;
 /// Cloning and slicing share the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// Header and body; never shorter than [`HEADER`], and the length word is right.
+    /// Header and body; never shorter than [`HEADER`], and the length word is right, but for a
+    /// beginning, which is shorter than that word says.
     raw: Bytes,
 }
 
@@ -32,6 +33,20 @@ impl Frame {
         let mut raw = BytesMut::with_capacity(HEADER + body.len());
         put(&mut raw, tag, |out| out.extend_from_slice(body));
         Self { raw: raw.freeze() }
+    }
+
+    /// The beginning of a message that is too long to be held: its header and some of its body.
+    /// `None` when the header is not all there.
+    pub fn beginning(raw: Bytes) -> Option<Self> {
+        (raw.len() >= HEADER).then_some(Self { raw })
+    }
+
+    /// Bytes that are missing; 0 of a whole message.
+    pub fn missing(&self) -> usize {
+        match head(&self.raw) {
+            Ok(Some((_, total))) => total - self.raw.len().min(total),
+            Ok(None) | Err(_) => 0,
+        }
     }
 
     /// The message's kind. The same letter may mean different things in the two directions.
@@ -281,6 +296,16 @@ pub(super) fn put_cstr(out: &mut BytesMut, text: &str) {
     let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
     out.extend_from_slice(&bytes[..end]);
     out.put_u8(0);
+}
+
+/// Tag and length (header included) of the message at the head of a stream, once its header is
+/// there.
+///
+/// # Errors
+/// `08P01` when the length word is impossible.
+pub fn head(buffer: &[u8]) -> Result<Option<(u8, usize)>, ProtocolError> {
+    let total = whole_length(buffer, MAX_LENGTH)?;
+    Ok(total.map(|total| (buffer[0], total)))
 }
 
 /// Header and body length of the message at the head, when its header is there.

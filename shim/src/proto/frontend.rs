@@ -171,6 +171,7 @@ impl<'a> Frontend<'a> {
                 sql: whole_str(body, "Query")?,
             },
             b'P' => parse_parse(body)?,
+            b'B' if frame.missing() > 0 => Self::Bind(parse_bind_beginning(body)?),
             b'B' => Self::Bind(parse_bind(body)?),
             b'D' => Self::Describe(subject(body, "Describe")?),
             b'E' => parse_execute(body)?,
@@ -248,18 +249,24 @@ pub fn with_statement_name(
     };
     cursor.cstr()?;
     let after = cursor.rest();
-    if body.len() + name.len() > MAX_LENGTH as usize - 8 {
+    if body.len() + frame.missing() + name.len() > MAX_LENGTH as usize - 8 {
         return Err(ProtocolError::BadLength {
             tag: frame.tag(),
             length: MAX_LENGTH,
         });
     }
+    let missing = frame.missing();
+    let start = out.len();
     out.reserve(HEADER + body.len() + name.len());
     put(out, frame.tag(), |out| {
         out.extend_from_slice(&body[..before]);
         put_cstr(out, name);
         out.extend_from_slice(after);
     });
+    if missing > 0 {
+        let length = (out.len() - start - 1 + missing) as u32;
+        out[start + 1..start + HEADER].copy_from_slice(&length.to_be_bytes());
+    }
     Ok(())
 }
 
@@ -404,6 +411,19 @@ fn parse_parse(body: &[u8]) -> Result<Frontend<'_>, ProtocolError> {
         statement,
         sql,
         types,
+    })
+}
+
+/// Of a Bind that is only begun: its names, and nothing of its parameters.
+fn parse_bind_beginning(body: &[u8]) -> Result<Bind<'_>, ProtocolError> {
+    let mut cursor = Cursor::new(body, "Bind");
+    Ok(Bind {
+        portal: cursor.str()?,
+        statement: cursor.str()?,
+        formats: &[],
+        count: 0,
+        values: &[],
+        result_formats: &[],
     })
 }
 

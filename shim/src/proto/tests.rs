@@ -147,7 +147,9 @@ proptest! {
         let frame = encoded(|out| backend::data_row(&given, out));
         prop_assert_eq!(answer::text_row(frame.body()), Ok(values));
         let severity = "ERROR".to_owned();
-        let fields = ErrorFields { severity, code: "22023".to_owned(), message, detail, hint };
+        let code = "22023".to_owned();
+        let more = vec![(b'n', "check_name".to_owned())];
+        let fields = ErrorFields { severity, code, message, detail, hint, more };
         let frame = encoded(|out| backend::error_fields(Severity::Error, &fields, out));
         prop_assert_eq!(ErrorFields::parse(frame.body()), Ok(fields));
     }

@@ -6,10 +6,11 @@ use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 
 use super::ServerError;
-use super::conn::Conn;
+use super::conn::{Conn, Head};
 use super::faults;
 use super::ledger::Copying;
 use crate::proto::backend::tag;
+use crate::proto::frame::Message as _;
 use crate::proto::{ErrorFields, Frame, answer, frontend};
 
 /// Everything up to one ReadyForQuery.
@@ -69,7 +70,15 @@ impl Conn {
                 self.send(&out).await?;
             }
             while !self.in_sync() {
-                self.answer().await?;
+                let wants_data = self.pass(|head| match head {
+                    Head::Message(message) => message.tag() == tag::COPY_IN,
+                    Head::Rows(_) => false,
+                })?;
+                match wants_data {
+                    Some(true) => self.refuse_copy().await?,
+                    Some(false) => {}
+                    None => self.more().await?,
+                }
             }
             Ok(())
         });

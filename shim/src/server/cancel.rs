@@ -26,12 +26,23 @@ pub struct CancelToken {
 }
 
 impl CancelToken {
+    /// Begins a cancel: from now on the connection is not lent to anybody else before it ended.
+    pub fn begin(&self) -> Cancel {
+        Cancel {
+            token: self.clone(),
+            _underway: Underway::new(&self.underway),
+        }
+    }
+
     /// Sends the request and waits until the server has taken it.
     ///
     /// # Errors
     /// When the server can't be reached within `limit`.
     pub async fn cancel(&self, limit: Duration) -> Result<(), Fault> {
-        let _underway = Underway::new(&self.underway);
+        self.begin().send(limit).await
+    }
+
+    async fn send(&self, limit: Duration) -> Result<(), Fault> {
         match tokio::time::timeout(limit, self.request()).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(faults::cannot_connect(&self.endpoint, error)),
@@ -54,17 +65,35 @@ impl CancelToken {
     }
 }
 
-/// Counts a cancel while it is on its way, also when its future is dropped.
-struct Underway<'a>(&'a AtomicUsize);
+/// A cancel that has begun.
+#[derive(Debug)]
+pub struct Cancel {
+    token: CancelToken,
+    _underway: Underway,
+}
 
-impl<'a> Underway<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
+impl Cancel {
+    /// Sends the request and waits until the server has taken it.
+    ///
+    /// # Errors
+    /// When the server can't be reached within `limit`.
+    pub async fn send(self, limit: Duration) -> Result<(), Fault> {
+        self.token.send(limit).await
     }
 }
 
-impl Drop for Underway<'_> {
+/// Counts a cancel while it is on its way, also when it is given up.
+#[derive(Debug)]
+struct Underway(Arc<AtomicUsize>);
+
+impl Underway {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Underway {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

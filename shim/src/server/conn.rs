@@ -54,19 +54,23 @@ pub struct Conn {
     endpoint: Arc<Endpoint>,
     dialer: Arc<Dialer>,
     pub(super) info: Arc<ServerInfo>,
-    cancels_underway: Arc<AtomicUsize>,
+    pub(super) cancels_underway: Arc<AtomicUsize>,
     dirty: bool,
     /// The read buffer grew beyond what an idle connection should keep.
     swollen: bool,
     /// A write was begun: if it was not finished, half a message is on the wire.
-    writing: bool,
-    broken: Option<&'static str>,
+    pub(super) writing: bool,
+    /// Bytes still to be sent of a message that was begun.
+    pub(super) message_left: usize,
+    /// Bytes still to come of a row whose beginning was handed on.
+    pub(super) row_left: usize,
+    pub(super) broken: Option<&'static str>,
 }
 
 /// What is at the head of the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub enum Head<'a> {
-    /// Whole DataRow and CopyData messages, as they came.
+    /// DataRow and CopyData messages, as they came: whole ones, or a piece of a long one.
     Rows(&'a [u8]),
     /// One message of another kind.
     Message(View<'a>),
@@ -94,6 +98,8 @@ impl Conn {
             dirty: false,
             swollen: false,
             writing: false,
+            message_left: 0,
+            row_left: 0,
             broken: None,
         }
     }
@@ -146,18 +152,13 @@ impl Conn {
 
     /// Whether the connection can't be used any more.
     pub fn is_broken(&self) -> bool {
-        self.broken.is_some() || self.writing
+        self.broken.is_some() || self.writing || self.message_left > 0
     }
 
     /// Whether the next client may have it: at rest, no transaction, no cancel on its way.
     pub(super) fn is_reusable(&self) -> bool {
         let cancels = self.cancels_underway.load(Ordering::SeqCst);
         !self.is_broken() && self.in_sync() && self.tx_status() == TxStatus::Idle && cancels == 0
-    }
-
-    /// Whether the server may still be at work for a client that left.
-    pub(super) fn may_be_running(&self) -> bool {
-        self.broken.is_none() && (self.writing || !self.in_sync())
     }
 
     /// Gives back the memory that a very long message took.
@@ -229,6 +230,9 @@ impl Conn {
     /// When the connection is lost, or `messages` ends inside a message (nothing is sent then).
     pub async fn send(&mut self, messages: &[u8]) -> Result<(), Fault> {
         self.check()?;
+        if self.message_left > 0 {
+            return Err(self.lose("a message inside of another one"));
+        }
         if frame::frames(messages).any(|message| message.is_err()) {
             return Err(faults::internal("half a message was to be sent"));
         }
@@ -262,19 +266,33 @@ impl Conn {
         }
     }
 
-    /// Shows what came next, where it was read: rows in one piece, as many as are there. `None`
-    /// when nothing whole is there: [`Conn::more`] waits for it.
+    /// Shows what came next, where it was read: rows in one piece, as many as are there; a long row
+    /// in pieces. `None` when nothing of that is there: [`Conn::more`] waits for it.
     ///
     /// # Errors
     /// When the server breaks the protocol.
     pub fn pass<T>(&mut self, see: impl FnOnce(Head<'_>) -> T) -> Result<Option<T>, Fault> {
         loop {
-            let run = scan(&self.input);
-            let run = self.parsed(run)?;
-            if run.frames > 0 {
-                let seen = see(Head::Rows(&self.input[..run.len]));
-                self.input.advance(run.len);
+            if self.row_left == 0 {
+                let run = scan(&self.input);
+                let run = self.parsed(run)?;
+                if run.frames > 0 {
+                    let seen = see(Head::Rows(&self.input[..run.len]));
+                    self.input.advance(run.len);
+                    return Ok(Some(seen));
+                }
+                if run.stop.is_none() && self.input.is_empty() {
+                    return Ok(None);
+                }
+            }
+            let piece = self.piece_of_row();
+            if let Some(length) = self.parsed(piece)? {
+                let seen = see(Head::Rows(&self.input[..length]));
+                self.input.advance(length);
                 return Ok(Some(seen));
+            }
+            if self.row_left > 0 {
+                return Ok(None);
             }
             let message = match frame::peek(&self.input) {
                 // These are noted with more than the ledger.
@@ -310,6 +328,9 @@ impl Conn {
     /// When the server breaks the protocol.
     pub fn buffered(&mut self) -> Result<Option<Frame>, Fault> {
         loop {
+            if self.row_left > 0 && !self.skip_row() {
+                return Ok(None);
+            }
             let taken = frame::take(&mut self.input);
             let Some(frame) = self.parsed(taken)? else {
                 return Ok(None);
@@ -373,7 +394,7 @@ impl Conn {
         faults::lost(&self.endpoint, why)
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check(&self) -> Result<(), Fault> {
         match self.broken {
             Some(why) => Err(faults::lost(&self.endpoint, why)),
             None if self.writing => Err(faults::lost(&self.endpoint, "a write was cut off")),

@@ -57,6 +57,7 @@ pub(super) fn from_node(endpoint: &Endpoint, error: &ErrorFields) -> Fault {
         message: error.message.clone(),
         detail: error.detail.clone(),
         hint: error.hint.clone(),
+        more: error.more.clone(),
     }))
 }
 
@@ -68,6 +69,10 @@ impl From<&Fault> for ErrorFields {
             message: fault.message(),
             detail: fault.detail(),
             hint: fault.hint(),
+            more: match fault {
+                Fault::Node(error) => error.more.clone(),
+                _ => Vec::new(),
+            },
         }
     }
 }

@@ -8,6 +8,7 @@
 //!              │ dropped
 //!              ▼
 //!   in sync, no transaction → back to the pool (after DISCARD ALL if it was marked dirty)
+//!   whole messages only      → cancelled, rolled back, DISCARD ALL, back to the pool
 //!   anything else           → closed
 //! ```
 //!
@@ -29,9 +30,11 @@ mod faults;
 mod lease;
 mod ledger;
 mod login;
+mod long;
 mod pool;
 mod pools;
 mod prepared;
+mod restore;
 mod secret;
 mod settings;
 mod stats;
@@ -40,7 +43,7 @@ mod turns;
 pub use ahead::{Ahead, Guard, Guarded, Settled};
 pub use answer::Answer;
 pub use applied::Applied;
-pub use cancel::CancelToken;
+pub use cancel::{Cancel, CancelToken};
 pub use conn::{Conn, Head};
 pub use lease::Lease;
 pub use ledger::Copying;

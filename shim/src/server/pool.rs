@@ -12,13 +12,11 @@ use tokio::sync::{Semaphore, watch};
 
 use super::conn::Conn;
 use super::lease::Lease;
+use super::restore::restore;
 use super::settings::{PoolLimits, PoolSettings};
 use super::stats::{PoolStats, ServerInfo, ServerStats, lock};
 use super::turns::{Claim, Turn, Turns};
 use super::{Endpoint, Login, faults};
-
-/// How long a reset may take before the connection is closed instead.
-const RESET_LIMIT: Duration = Duration::from_secs(5);
 
 /// See the module. A turn is held from checkout until the connection is back among the idle ones or
 /// closed; a new connection is opened only by somebody whose turn it is and who finds no idle one.
@@ -192,17 +190,17 @@ impl Pool {
         self.counters.active.fetch_sub(1, Ordering::Relaxed);
         conn.info.set_lent(false);
         let outlived = conn.info.age() >= self.limits.load().lifetime;
-        if !conn.is_reusable() || outlived || !self.is_current(&conn, generation) {
+        if !conn.is_restorable() || outlived || !self.is_current(&conn, generation) {
             return close(conn, Some(turn));
         }
-        if !conn.is_dirty() {
+        if conn.is_reusable() && !conn.is_dirty() {
             return self.keep(conn, generation, turn);
         }
         // The next client waits for the turn, not for this task by name: the queue stays fair.
         let pool = self.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                match reset(conn).await {
+                match restore(conn).await {
                     Ok(conn) => pool.keep(conn, generation, turn),
                     Err(conn) => close(conn, Some(turn)),
                 }
@@ -360,16 +358,6 @@ impl Pool {
             .map(|info| info.stats(&self.endpoint, &user))
             .collect()
     }
-}
-
-/// Makes a connection as new, or gives it back as one of no use.
-async fn reset(mut conn: Box<Conn>) -> Result<Box<Conn>, Box<Conn>> {
-    let done = tokio::time::timeout(RESET_LIMIT, conn.simple("DISCARD ALL")).await;
-    if matches!(done, Ok(Ok(_))) {
-        conn.note_reset();
-        return Ok(conn);
-    }
-    Err(conn)
 }
 
 /// Ends a connection, and with it the turn. One that still runs a statement is cancelled first: the

@@ -99,6 +99,14 @@ impl Step<'_> {
         self.subject.as_deref().map_or("", |prepared| &prepared.sql)
     }
 
+    /// Whether its last message is only begun.
+    pub fn is_begun(&self) -> bool {
+        match self.messages.last() {
+            Some(Message::Bind { frame, .. }) => frame.missing() > 0,
+            _ => false,
+        }
+    }
+
     /// Bytes of its messages.
     pub fn len_bytes(&self) -> usize {
         self.messages

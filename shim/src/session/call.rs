@@ -29,16 +29,27 @@ impl Session<'_> {
     /// # Errors
     /// The client is gone.
     pub(super) async fn call(&mut self, frame: &Frame, body: &[u8]) -> Result<(), Gone> {
+        let oid = body.first_chunk::<4>();
+        let oid = oid.map(|oid| u32::from_be_bytes(*oid));
+        self.call_with(&Work::Call(frame), oid).await
+    }
+
+    /// Runs what nobody looks into: a function call, or a query that only passes through.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn call_with(
+        &mut self,
+        work: &Work<'_>,
+        oid: Option<u32>,
+    ) -> Result<(), Gone> {
         if self.tx.is_failed() {
             self.fault(&Fault::AbortedTransaction).await;
             return Ok(());
         }
-        let oid = body
-            .first_chunk::<4>()
-            .map_or(0, |oid| u32::from_be_bytes(*oid));
         let topology = self.cluster.topology();
         let shard = self.shard_of_calls();
-        if SESSION_LOCKS.contains(&oid)
+        if oid.is_some_and(|oid| SESSION_LOCKS.contains(&oid))
             && let Err(fault) = self.pin(shard, "advisory lock")
         {
             self.fault(&fault).await;
@@ -52,7 +63,7 @@ impl Session<'_> {
                 .map(|picked| picked.participant),
         };
         match picked {
-            Ok(participant) => self.call_on(participant, frame, (oid, &topology)).await,
+            Ok(participant) => self.call_on(participant, work, (oid, &topology)).await,
             Err(fault) => {
                 self.fault(&fault).await;
                 Ok(())
@@ -69,13 +80,12 @@ impl Session<'_> {
     async fn call_on(
         &mut self,
         mut participant: Participant,
-        frame: &Frame,
-        (oid, topology): (u32, &Topology),
+        work: &Work<'_>,
+        (oid, topology): (Option<u32>, &Topology),
     ) -> Result<(), Gone> {
         participant.wrote = true;
         self.needed.clear();
-        let work = Work::Call(frame);
-        match self.attempt(&mut participant, None, &work, topology).await {
+        match self.attempt(&mut participant, None, work, topology).await {
             Err(Trouble::Gone(gone)) => return Err(gone),
             Err(Trouble::Lost(fault)) => {
                 self.lose(participant);
@@ -86,7 +96,7 @@ impl Session<'_> {
                 self.fail_with(&fields).await;
             }
             Ok(Attempt::Ran { script, .. }) => {
-                if !LARGE_OBJECTS.contains(&oid) {
+                if !oid.is_some_and(|oid| LARGE_OBJECTS.contains(&oid)) {
                     participant.lease.applied.unknown = true;
                     participant.lease.mark_dirty();
                 }

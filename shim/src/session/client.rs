@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::Interest;
 
 use crate::net::{Inbound, Stream};
@@ -14,6 +14,12 @@ use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
 
 /// Answers are collected up to here before they are written, in bytes.
 const FLUSH_AT: usize = 64 * 1024;
+/// Messages with data that are longer than this are not held but passed on, in bytes.
+const LONG_BYTES: usize = 1 << 20;
+/// What is read of such a message before it is looked at, in bytes.
+const BEGINNING_BYTES: usize = 32 * 1024;
+/// A buffer that grew beyond this is given up when it is empty, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
 /// Room asked for before a read, in bytes.
 const READ_ROOM: usize = 16 * 1024;
 
@@ -54,11 +60,24 @@ pub struct Mark {
     written_bytes: u64,
 }
 
+/// What came while COPY data is awaited.
+#[derive(Debug)]
+pub enum Copied {
+    /// CopyData messages, cut anywhere but in a header.
+    Data(Bytes),
+    /// A message of another kind.
+    Other(Frame),
+}
+
 /// The client's connection.
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
     inbox: BytesMut,
+    /// Bytes still to come of a message whose beginning was read.
+    rest: usize,
+    /// A row was cut off: nothing more can be said.
+    torn: bool,
     /// Answers not written yet.
     pub out: BytesMut,
     /// What the client was told of its settings last.
@@ -78,6 +97,8 @@ impl Client {
         Self {
             stream,
             inbox: BytesMut::new(),
+            rest: 0,
+            torn: false,
             out: BytesMut::new(),
             reported: BTreeMap::new(),
             protocol_minor: 0,
@@ -154,10 +175,129 @@ impl Client {
         }
     }
 
+    /// The next message, or only its beginning if it is long: see [`Client::is_long`].
+    ///
+    /// Cancel safety: bytes read stay in the buffer.
+    pub async fn read_beginning(&mut self) -> Result<Frame, Gone> {
+        loop {
+            if self.rest == 0
+                && let Some((b'Q' | b'B' | b'F', total)) = frame::head(&self.inbox)?
+                && total > LONG_BYTES.max(self.inbox.len())
+                && self.inbox.len() >= BEGINNING_BYTES
+            {
+                self.rest = total - self.inbox.len();
+                let raw = self.inbox.split().freeze();
+                return Ok(Frame::beginning(raw).expect("its header was just read"));
+            }
+            if let Some(frame) = self.whole()? {
+                return Ok(frame);
+            }
+            if self.fill().await? == 0 {
+                return Err(Gone::Left);
+            }
+        }
+    }
+
+    /// Whether there is more to come of the message that was read last.
+    pub fn is_long(&self) -> bool {
+        self.rest > 0
+    }
+
+    /// More of the message that was read last; None when it is whole.
+    pub async fn read_rest(&mut self) -> Result<Option<Bytes>, Gone> {
+        loop {
+            if self.rest == 0 {
+                return Ok(None);
+            }
+            if let Some(piece) = self.piece() {
+                return Ok(Some(piece));
+            }
+            if self.fill().await? == 0 {
+                return Err(Gone::Left);
+            }
+        }
+    }
+
+    /// The whole message, of which this is the beginning.
+    pub async fn complete(&mut self, beginning: Frame) -> Result<Frame, Gone> {
+        if self.rest == 0 {
+            return Ok(beginning);
+        }
+        let mut raw = BytesMut::with_capacity(beginning.raw().len() + self.rest);
+        beginning.encode(&mut raw);
+        drop(beginning);
+        while let Some(piece) = self.read_rest().await? {
+            raw.extend_from_slice(&piece);
+        }
+        Ok(frame::take(&mut raw)?.expect("as many bytes as its length says"))
+    }
+
+    /// COPY data as it came, or another message.
+    ///
+    /// Cancel safety: bytes read stay in the buffer.
+    pub async fn read_copy(&mut self) -> Result<Copied, Gone> {
+        loop {
+            if let Some(piece) = self.piece() {
+                return Ok(Copied::Data(piece));
+            }
+            if self.rest == 0 {
+                let run = frame::scan_copy_data(&self.inbox)?;
+                if run.frames > 0 {
+                    return Ok(Copied::Data(self.inbox.split_to(run.len).freeze()));
+                }
+                match frame::head(&self.inbox)? {
+                    Some((b'd', total)) if total > LONG_BYTES.max(self.inbox.len()) => {
+                        self.rest = total - self.inbox.len();
+                        return Ok(Copied::Data(self.inbox.split().freeze()));
+                    }
+                    _ => {}
+                }
+                if let Some(frame) = frame::take_frontend(&mut self.inbox)? {
+                    return Ok(Copied::Other(frame));
+                }
+            }
+            if self.fill().await? == 0 {
+                return Err(Gone::Left);
+            }
+        }
+    }
+
+    /// Bytes still to come of the message that was read last.
+    pub fn rest(&self) -> usize {
+        self.rest
+    }
+
+    fn piece(&mut self) -> Option<Bytes> {
+        let length = self.rest.min(self.inbox.len());
+        self.rest -= length;
+        (length > 0).then(|| self.inbox.split_to(length).freeze())
+    }
+
+    /// A whole message that is there, behind what nobody wants of the one before.
+    fn whole(&mut self) -> Result<Option<Frame>, Gone> {
+        let length = self.rest.min(self.inbox.len());
+        self.inbox.advance(length);
+        self.rest -= length;
+        match self.rest {
+            0 => Ok(frame::take_frontend(&mut self.inbox)?),
+            _ => Ok(None),
+        }
+    }
+
+    /// A row is on its way to the client and will never be whole.
+    pub fn tear(&mut self) {
+        self.torn = true;
+    }
+
+    /// Whether the client can't be told anything any more.
+    pub fn is_torn(&self) -> bool {
+        self.torn
+    }
+
     /// The next message. Cancel safety: bytes read stay in the buffer.
     pub async fn read(&mut self) -> Result<Frame, Gone> {
         loop {
-            if let Some(frame) = frame::take_frontend(&mut self.inbox)? {
+            if let Some(frame) = self.whole()? {
                 return Ok(frame);
             }
             if self.fill().await? == 0 {
@@ -201,6 +341,9 @@ impl Client {
             self.stream.write_all(&self.out).await?;
             self.written_bytes += self.out.len() as u64;
             self.out.clear();
+            if self.out.capacity() > KEPT_BYTES {
+                self.out = BytesMut::new();
+            }
             self.completion = None;
         }
         Ok(())
@@ -268,6 +411,7 @@ impl Client {
     pub fn cut(&mut self, mark: Mark) {
         assert!(self.holds(mark), "what was written cannot be taken back");
         self.out.truncate(mark.len);
+        self.torn = false;
         self.completion = None;
     }
 

@@ -3,63 +3,122 @@
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 
-use super::client::Client;
-use super::forward::Trouble;
-use crate::proto::frontend;
+use super::client::{Client, Copied, Gone};
+use super::forward::{self, Sink, Trouble};
+use super::script::Script;
+use crate::proto::{Frame, frontend};
 use crate::server::Conn;
 
-/// Data is collected up to here before it is sent on, in bytes.
-const CHUNK_BYTES: usize = 64 * 1024;
+/// What comes next while a server takes data.
+enum Event {
+    Client(Copied),
+    Server(Frame),
+}
 
-/// Passes the client's data on until it says that this was all, or gives up.
+/// Passes the client's data on until it says that this was all, or gives up, or the server has
+/// had enough: its error goes to the client at once.
 ///
-/// A server that fails in the middle goes on taking data and ignores it; its error is read with
-/// the other answers. `extended`: the servers have ignored the batch's Sync and get one now.
+/// `extended`: the server has ignored the batch's Sync and gets one now.
 ///
 /// # Errors
 /// Either end is lost.
 pub async fn feed(
     client: &mut Client,
-    conns: &mut [&mut Conn],
-    extended: bool,
+    conn: &mut Conn,
+    (script, extended): (&mut Script, bool),
 ) -> Result<(), Trouble> {
     client.flush().await?;
-    let mut chunk = BytesMut::new();
     loop {
-        let frame = client.read().await?;
-        match frame.tag() {
-            b'd' => frame.encode(&mut chunk),
-            // Ignored by PostgreSQL while it awaits data.
-            b'H' | b'S' => {}
-            b'c' | b'f' => {
-                frame.encode(&mut chunk);
-                if extended {
-                    frontend::sync(&mut chunk);
+        let event = tokio::select! {
+            biased;
+            frame = conn.recv() => Event::Server(frame?),
+            piece = client.read_copy() => Event::Client(piece?),
+        };
+        match event {
+            Event::Client(Copied::Data(piece)) => conn.send_copy(&piece, client.rest()).await?,
+            Event::Client(Copied::Other(frame)) => {
+                if let Some(end) = ending(&frame, extended)? {
+                    return Ok(conn.send(&end).await?);
                 }
-                return send(conns, &chunk).await;
             }
-            b'X' => return Err(Trouble::Gone(super::client::Gone::Left)),
-            tag => {
-                let why = format!("unexpected message type {} during COPY", tag.escape_ascii());
-                frontend::copy_fail(&why, &mut chunk);
-                if extended {
-                    frontend::sync(&mut chunk);
+            Event::Server(frame) => {
+                forward::take(script, &mut Sink::Client(client), &frame)?;
+                client.flush().await?;
+                if script.error.is_some() {
+                    return end_refused(client, conn, extended).await;
                 }
-                return send(conns, &chunk).await;
             }
-        }
-        if chunk.len() >= CHUNK_BYTES {
-            send(conns, &chunk).await?;
-            chunk.clear();
         }
     }
 }
 
-async fn send(conns: &mut [&mut Conn], bytes: &[u8]) -> Result<(), Trouble> {
-    let sends = conns.iter_mut().map(|conn| conn.send(bytes));
-    let sent: Result<Vec<()>, Fault> = futures_util::future::join_all(sends)
-        .await
-        .into_iter()
-        .collect();
+/// The server has failed the COPY: what the client still sends is for nobody, but a message that
+/// was begun must be ended.
+async fn end_refused(client: &mut Client, conn: &mut Conn, extended: bool) -> Result<(), Trouble> {
+    while conn.is_inside_message() {
+        match client.read_copy().await? {
+            Copied::Data(piece) => conn.send_copy(&piece, client.rest()).await?,
+            // Never inside of a message.
+            Copied::Other(_) => break,
+        }
+    }
+    if extended {
+        let mut out = BytesMut::new();
+        frontend::sync(&mut out);
+        conn.send(&out).await?;
+    }
+    Ok(())
+}
+
+/// As [`feed`], to several servers. One that fails in the middle goes on taking data and ignores
+/// it; its error is read with the other answers.
+///
+/// # Errors
+/// Either end is lost.
+pub async fn feed_all(
+    client: &mut Client,
+    conns: &mut [&mut Conn],
+    extended: bool,
+) -> Result<(), Trouble> {
+    client.flush().await?;
+    loop {
+        match client.read_copy().await? {
+            Copied::Data(piece) => {
+                let (piece, left) = (&piece, client.rest());
+                let sends = conns.iter_mut().map(|conn| conn.send_copy(piece, left));
+                all(futures_util::future::join_all(sends).await)?;
+            }
+            Copied::Other(frame) => {
+                if let Some(end) = ending(&frame, extended)? {
+                    let end = &end;
+                    let sends = conns.iter_mut().map(|conn| conn.send(end));
+                    return all(futures_util::future::join_all(sends).await);
+                }
+            }
+        }
+    }
+}
+
+/// What ends the data, if the client's message does.
+fn ending(frame: &Frame, extended: bool) -> Result<Option<BytesMut>, Gone> {
+    let mut out = BytesMut::new();
+    match frame.tag() {
+        // Ignored by PostgreSQL while it awaits data.
+        b'H' | b'S' => return Ok(None),
+        b'c' | b'f' => frame.encode(&mut out),
+        b'X' => return Err(Gone::Left),
+        tag => {
+            let why = format!("unexpected message type {} during COPY", tag.escape_ascii());
+            frontend::copy_fail(&why, &mut out);
+        }
+    }
+    if extended {
+        frontend::sync(&mut out);
+    }
+    Ok(Some(out))
+}
+
+fn all(sent: Vec<Result<(), Fault>>) -> Result<(), Trouble> {
+    let sent: Result<Vec<()>, Fault> = sent.into_iter().collect();
     sent.map(|_| ()).map_err(Trouble::Lost)
 }

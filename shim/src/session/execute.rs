@@ -17,7 +17,7 @@ use super::script::Script;
 use super::steps::{Asked, Input};
 use super::tx::Block;
 use super::work::Work;
-use super::{Session, faults};
+use super::{Session, faults, long};
 use crate::nodes::Topology;
 use crate::observe::Counted;
 use crate::plan::Kind;
@@ -105,7 +105,9 @@ impl Session<'_> {
                 Ok(Attempt::Unproved(fields)) => {
                     tracing::debug!(%shard, sqlstate = fields.code, "guard refused");
                     self.give_back(participant);
-                    self.wait(shard, GUARD_PAUSE_MS).await;
+                    if let Err(fault) = self.wait(shard, GUARD_PAUSE_MS).await {
+                        return Ok(self.fault(&fault).await);
+                    }
                 }
                 Ok(Attempt::Refused(fields)) => {
                     self.throw_away(participant);
@@ -222,7 +224,9 @@ impl Session<'_> {
                 }
                 Ok(Attempt::Unproved(_)) => {
                     self.dismiss(participant).await;
-                    self.wait(shard, GUARD_PAUSE_MS).await;
+                    if let Err(fault) = self.wait(shard, GUARD_PAUSE_MS).await {
+                        return Ok(self.fault(&fault).await);
+                    }
                 }
                 Ok(Attempt::Refused(fields)) => {
                     self.throw_away(participant);
@@ -388,7 +392,14 @@ impl Session<'_> {
         let sent = guard.is_some().then(Instant::now);
         let mut waited_ms = 0;
         let conn = &mut *participant.lease;
-        let mut script = forward::send(conn, &ahead, work).await?;
+        let begun = work.is_begun();
+        let mut script = match begun {
+            true => {
+                conn.send_ahead(&ahead, &[]).await?;
+                Script::default()
+            }
+            false => forward::send(conn, &ahead, work).await?,
+        };
         if !ahead.is_empty() {
             let settled = forward::settle(conn, &ahead).await?;
             if let Guarded::Failed(fields) = settled.guard {
@@ -397,6 +408,10 @@ impl Session<'_> {
             if let Some(fields) = settled.error() {
                 return Ok(Attempt::Refused(fields.clone()));
             }
+        }
+        if begun {
+            script = forward::begin(conn, work).await?;
+            long::pour(self.client, conn, work).await?;
         }
         if let (Some((floor, _)), Some(sent), Some(incarnation)) = (guard, sent, conn.incarnation())
         {
@@ -420,9 +435,8 @@ impl Session<'_> {
             match self.drive_within_limit(participant, script).await? {
                 Progress::Done => return Ok(()),
                 Progress::CopyIn => {
-                    let conns = &mut [&mut *participant.lease];
-                    copy::feed(self.client, conns, extended).await?;
-                    self.sync_ignored |= extended;
+                    self.sync_ignored |= extended && self.synced;
+                    copy::feed(self.client, &mut participant.lease, (script, extended)).await?;
                 }
             }
         }

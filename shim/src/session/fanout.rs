@@ -296,8 +296,8 @@ impl Session<'_> {
             .iter_mut()
             .map(|part| &mut *part.participant.lease)
             .collect();
-        copy::feed(self.client, &mut conns, work.is_extended()).await?;
-        self.sync_ignored |= work.is_extended();
+        copy::feed_all(self.client, &mut conns, work.is_extended()).await?;
+        self.sync_ignored |= work.is_extended() && self.synced;
         let mut first_trouble = None;
         for (nth, part) in parts.iter_mut().enumerate() {
             let mut sink = match nth {

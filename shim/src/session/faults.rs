@@ -83,5 +83,6 @@ pub fn from_node(node: &str, fields: &ErrorFields) -> Fault {
         message: fields.message.clone(),
         detail: fields.detail.clone(),
         hint: fields.hint.clone(),
+        more: fields.more.clone(),
     }))
 }

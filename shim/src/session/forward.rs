@@ -42,6 +42,8 @@ pub enum Sink<'a> {
     Client(&'a mut Client),
     /// Held back.
     Buffer(&'a mut BytesMut),
+    /// Only what the server says by itself is kept: notices and notifications.
+    Pushed(&'a mut BytesMut),
     /// Only counted.
     Nowhere,
 }
@@ -57,7 +59,7 @@ impl Sink<'_> {
                 ));
             }
             Sink::Buffer(buffer) => buffer.extend_from_slice(bytes),
-            Sink::Nowhere => {}
+            Sink::Pushed(_) | Sink::Nowhere => {}
         }
         Ok(())
     }
@@ -66,7 +68,7 @@ impl Sink<'_> {
         match self {
             Sink::Client(client) => script.lead(&mut client.out),
             Sink::Buffer(buffer) => script.lead(buffer),
-            Sink::Nowhere => script.lead(&mut BytesMut::new()),
+            Sink::Pushed(_) | Sink::Nowhere => script.lead(&mut BytesMut::new()),
         }
     }
 
@@ -82,10 +84,17 @@ impl Sink<'_> {
         }
     }
 
+    /// A row ends in the middle.
+    fn tear(&mut self) {
+        if let Sink::Client(client) = self {
+            client.tear();
+        }
+    }
+
     async fn breathe(&mut self) -> Result<(), Gone> {
         match self {
             Sink::Client(client) => client.flush_if_full().await,
-            Sink::Buffer(_) | Sink::Nowhere => Ok(()),
+            Sink::Buffer(_) | Sink::Pushed(_) | Sink::Nowhere => Ok(()),
         }
     }
 }
@@ -107,6 +116,18 @@ pub async fn send(conn: &mut Conn, ahead: &Ahead, work: &Work<'_>) -> Result<Scr
     let mut out = BytesMut::with_capacity(work.len_bytes() + SPARE_BYTES);
     let script = work.encode(conn, &mut out).map_err(violation)?;
     conn.send_ahead(ahead, &out).await?;
+    Ok(script)
+}
+
+/// Sends a run whose last message is only begun. What goes ahead of it is sent by itself, so that
+/// nobody waits for it with half a message on its way.
+///
+/// # Errors
+/// As [`send`].
+pub async fn begin(conn: &mut Conn, work: &Work<'_>) -> Result<Script, Fault> {
+    let mut out = BytesMut::new();
+    let script = work.encode(conn, &mut out).map_err(violation)?;
+    conn.send_beginning(&out).await?;
     Ok(script)
 }
 
@@ -153,15 +174,37 @@ pub async fn drive(
         match passed.transpose()? {
             Some(Progress::CopyIn) => return Ok(Progress::CopyIn),
             Some(Progress::Done) => {}
-            None => sink.watching(conn.more()).await??,
+            None => {
+                let more = sink.watching(conn.more()).await?;
+                if more.is_err() && conn.is_inside_row() {
+                    sink.tear();
+                }
+                more?;
+            }
         }
         sink.breathe().await?;
     }
 }
 
-fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> Result<(), Fault> {
+/// Moves one message that is no row.
+///
+/// # Errors
+/// The server ends the connection with it, or it is not due.
+pub fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> Result<(), Fault> {
+    if frame.tag() == tag::ERROR {
+        let fields = ErrorFields::parse(frame.body()).map_err(violation)?;
+        if fields.ends_connection() {
+            // The server's connection ends, not the client's: told as an error, and only once.
+            return Err(faults::from_node("", &fields));
+        }
+    }
     let verdict = match frame.tag() {
-        tag::NOTICE | tag::NOTIFICATION => Verdict::Show,
+        tag::NOTICE | tag::NOTIFICATION => {
+            if let Sink::Pushed(buffer) = sink {
+                buffer.extend_from_slice(frame.raw());
+            }
+            Verdict::Show
+        }
         tag::PARAMETER_STATUS => {
             let (name, value) = answer::parameter_status(frame.body()).map_err(violation)?;
             match sink {
@@ -169,7 +212,7 @@ fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> Resul
                     client.tell_setting(name, value);
                     Verdict::Hide
                 }
-                Sink::Buffer(_) | Sink::Nowhere => Verdict::Show,
+                Sink::Buffer(_) | Sink::Pushed(_) | Sink::Nowhere => Verdict::Show,
             }
         }
         _ => script.accept(frame).map_err(violation)?,
@@ -178,6 +221,9 @@ fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> Resul
         client.note_completion();
     }
     match verdict {
+        Verdict::Show if frame.tag() == tag::ERROR && script.offset > 0 => {
+            sink.put(script.placed(frame).map_err(violation)?.raw())
+        }
         Verdict::Show => sink.put(frame.raw()),
         Verdict::Hide => Ok(()),
     }
@@ -189,13 +235,14 @@ fn violation(error: ProtocolError) -> Fault {
     }
 }
 
-/// Runs one statement of the shim's own; notices go nowhere.
+/// Runs one statement of the shim's own.
 ///
 /// # Errors
 /// The server's error, or that the connection is lost.
 pub async fn command(conn: &mut Conn, sql: &str) -> Result<Done, Fault> {
     let mut script = send(conn, &Ahead::new(), &Work::Query(sql)).await?;
-    match drive(conn, &mut script, &mut Sink::Nowhere).await {
+    let mut pushed = BytesMut::new();
+    match drive(conn, &mut script, &mut Sink::Pushed(&mut pushed)).await {
         Ok(Progress::Done) => {}
         Ok(Progress::CopyIn) => {
             return Err(Fault::ProtocolViolation {
@@ -208,6 +255,7 @@ pub async fn command(conn: &mut Conn, sql: &str) -> Result<Done, Fault> {
     Ok(Done {
         tag: script.tags.pop().unwrap_or_default(),
         error: script.error,
+        pushed,
     })
 }
 
@@ -218,6 +266,8 @@ pub struct Done {
     pub tag: String,
     /// The error that ended it.
     pub error: Option<ErrorFields>,
+    /// Notices and notifications that came with it, for the client.
+    pub pushed: BytesMut,
 }
 
 /// Writes a notice.

@@ -57,7 +57,7 @@ impl Session<'_> {
             };
             tokio::select! {
                 biased;
-                message = self.client.read() => {
+                message = self.client.read_beginning() => {
                     let message = message?;
                     if may_move && self.cluster.is_retired() {
                         self.move_on(signals).await?;

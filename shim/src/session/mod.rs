@@ -14,11 +14,12 @@
 //! | `tx`, `commit` | the transaction: its state (pure), and how it ends on several servers |
 //! | `decide`, `read` | which shard, and which node of it |
 //! | `words`, `keep`, `pin` | which statements leave something on their connection, and till when |
-//! | `party` | server connections on loan |
+//! | `party`, `running` | server connections on loan, and what cancels them |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout` | a run on one server, a statement on every shard |
 //! | `call` | a function call |
 //! | `busy` | what is answered while no server is free |
+//! | `long`, `semicolons` | messages that pass through unread |
 //! | `idle` | waiting for the client |
 //! | `effects`, `last_route` | what a statement that ran changes about the session |
 //! | `prepared`, `services`, `seats`, `bans` | what sessions share |
@@ -49,6 +50,7 @@ mod intercept;
 mod keep;
 mod last_route;
 mod local;
+mod long;
 mod param_values;
 mod params;
 mod party;
@@ -56,8 +58,10 @@ mod pin;
 mod prepared;
 mod read;
 mod replay;
+mod running;
 mod script;
 mod seats;
+mod semicolons;
 mod services;
 mod settings;
 mod sql_prepared;
@@ -84,6 +88,7 @@ use last_route::LastRoute;
 use params::Params;
 use party::Participant;
 use prepared::Held;
+use running::Running;
 use steps::Input;
 use tx::Tx;
 
@@ -115,7 +120,7 @@ struct Session<'a> {
     login: Login,
     seen: Arc<observe::Client>,
     cancel_key: CancelKey,
-    running: Arc<services::Running>,
+    running: Arc<Running>,
     params: Params,
     /// Names of the temporary tables made here.
     temporary: Vec<String>,
@@ -139,6 +144,8 @@ struct Session<'a> {
     put_aside: Option<Frame>,
     /// After an error: everything up to the Sync is ignored.
     skipping: bool,
+    /// The current batch ends with a Sync.
+    synced: bool,
     /// The server has ignored the batch's Sync, as it came while COPY data was awaited.
     sync_ignored: bool,
     /// State that only a lost connection had (temporary tables, LISTEN ...): why it was kept.
@@ -207,6 +214,7 @@ impl<'a> Session<'a> {
             last_route: LastRoute::None,
             put_aside: None,
             skipping: false,
+            synced: false,
             sync_ignored: false,
             state_lost: None,
             reshaped: false,
@@ -228,6 +236,9 @@ impl<'a> Session<'a> {
         loop {
             let first = self.next_message(&mut signals).await?;
             let begun = Instant::now();
+            let Some(first) = self.streamed(first, begun).await? else {
+                continue;
+            };
             self.settings = self.services.settings.load_full();
             self.seen.set_state(ClientState::Active);
             self.message_mark = self.client.mark();
@@ -255,17 +266,7 @@ impl<'a> Session<'a> {
                 | Frontend::Sync
                 | Frontend::Flush => self.extended(first).await?,
             }
-            if let Some(why) = self.state_lost {
-                // Going on would pretend that it is still there.
-                return Err(self.client.dismiss(&faults::state_lost(why)).await);
-            }
-            self.client.flush().await?;
-            self.note_traffic();
-            self.note_times(begun);
-            self.seen.set_state(match self.tx.is_open() {
-                true => ClientState::IdleInTransaction,
-                false => ClientState::Idle,
-            });
+            self.end_message(begun).await?;
         }
     }
 
@@ -290,6 +291,8 @@ impl<'a> Session<'a> {
 
     async fn extended(&mut self, first: Frame) -> Result<(), Gone> {
         let (frames, end) = self.read_batch(first).await?;
+        self.synced = end == End::Sync;
+        let mut went_well = true;
         if !self.skipping {
             let services = self.services.clone();
             self.names.context = self.meaning();
@@ -299,14 +302,13 @@ impl<'a> Session<'a> {
                 &services.prepared,
                 &services.plans,
             )?;
-            let went_well = self.run_batch(&batch, end).await?;
-            // A batch without a Sync had none that a server could have ignored.
-            self.sync_ignored &= end == End::Sync;
+            went_well = self.run_batch(&batch, end).await?;
             self.skipping = !went_well && end == End::Flush;
         }
         if end == End::Sync {
-            self.skipping = false;
             let ignored = std::mem::take(&mut self.sync_ignored);
+            // The Sync that counts is still to come.
+            self.skipping = ignored && !went_well;
             self.finish_message(!ignored).await?;
         }
         Ok(())
@@ -344,13 +346,20 @@ impl<'a> Session<'a> {
                     self.put_aside = Some(next);
                     return Ok((frames, End::Flush));
                 }
-                _ => bytes += next.raw().len(),
+                b'B' if self.client.is_long() && self.may_stream() => {
+                    frames.push(next);
+                    return Ok((frames, End::Flush));
+                }
+                _ => {
+                    next = self.client.complete(next).await?;
+                    bytes += next.raw().len();
+                }
             }
             frames.push(next);
             if bytes > BATCH_BYTES {
                 return Ok((frames, End::Flush));
             }
-            next = self.client.read().await?;
+            next = self.client.read_beginning().await?;
         }
     }
 
@@ -451,6 +460,7 @@ impl Drop for Session<'_> {
             None => {}
         }
         self.services.leave_cancel(&self.cancel_key);
+        self.running.clear();
         self.services.clients.leave(&self.seen);
     }
 }

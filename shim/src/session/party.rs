@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
+use super::client::Client;
 use super::forward;
 use super::pin::MAYBE;
+use super::running::Running;
 use super::settings::Keep;
 use super::tx::Block;
 use super::{Session, faults, replay};
@@ -61,6 +64,9 @@ const POISON: &str = "ROLLBACK TO SAVEPOINT \"transaction aborted by pgdog\"";
 /// Why a connection is kept under `pooler_mode = "session"`.
 pub const SESSION_MODE: &str = "session mode";
 
+/// What cancels the statement of a client that is not there any more.
+const LEFT: &str = "the end of the client's connection";
+
 /// How long a rollback may take before the connection is given up.
 const ROLLBACK_LIMIT: Duration = Duration::from_secs(30);
 
@@ -108,7 +114,8 @@ impl Session<'_> {
                 },
                 false => Claim::Alone,
             };
-            match pool.checkout_for(claim, limit).await {
+            let turn = pool.checkout_for(claim, limit);
+            match unless_cancelled((&self.running, &*self.client), turn).await? {
                 Ok(lease) if self.is_of_old_role(&lease) => lease.discard(),
                 other => break other,
             }
@@ -307,19 +314,22 @@ impl Session<'_> {
             .collect();
         let rollbacks = participants.iter_mut().map(|participant| async {
             if participant.lease.tx_status() == TxStatus::Idle {
-                return participant.lease.in_sync();
+                return participant.lease.in_sync().then(BytesMut::new);
             }
             let rollback = forward::command(&mut participant.lease, "ROLLBACK");
-            matches!(
-                tokio::time::timeout(ROLLBACK_LIMIT, rollback).await,
-                Ok(Ok(_))
-            )
+            match tokio::time::timeout(ROLLBACK_LIMIT, rollback).await {
+                Ok(Ok(done)) => Some(done.pushed),
+                Ok(Err(_)) | Err(_) => None,
+            }
         });
         let outcomes = futures_util::future::join_all(rollbacks).await;
         for (participant, rolled_back) in participants.into_iter().zip(outcomes) {
             match rolled_back {
-                true => self.give_back(participant),
-                false => self.throw_away(participant),
+                Some(pushed) => {
+                    self.client.out.extend_from_slice(&pushed);
+                    self.give_back(participant);
+                }
+                None => self.throw_away(participant),
             }
         }
     }
@@ -366,6 +376,29 @@ async fn change_settings(lease: &mut Lease, wanted: Applied) -> Result<(), Fault
     }
     lease.applied = wanted;
     Ok(())
+}
+
+/// Waits for a server connection, unless the client cancels or leaves meanwhile.
+///
+/// # Errors
+/// 57014.
+async fn unless_cancelled<T>(
+    (running, client): (&Running, &Client),
+    turn: impl Future<Output = T>,
+) -> Result<T, Fault> {
+    tokio::pin!(turn);
+    // Mostly there is no wait.
+    if let std::task::Poll::Ready(lent) = futures_util::poll!(turn.as_mut()) {
+        return Ok(lent);
+    }
+    let turn = async {
+        tokio::select! {
+            biased;
+            lent = turn => Ok(lent),
+            () = client.vanished() => Err(Fault::Cancelled { by: LEFT.to_owned() }),
+        }
+    };
+    running.waiting(turn).await?
 }
 
 /// Whether a server may refuse this BEGIN: a standby refuses some, and the grammar is not enough to

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pgdog_core::fault::Fault;
+use pgdog_core::fault::{Fault, NodeError};
 use pgdog_core::floor::{self, Ask, Candidate, Decision, Fallback, Lineage};
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::lsn;
@@ -130,8 +130,7 @@ impl Session<'_> {
         let own = self.params.own();
         let several = topology.shards.len() > 1;
         if own.min_lsn.bare.is_some() && several && !matches!(target, Target::Shard(_)) {
-            return Err(Fault::Node(Box::new(pgdog_core::fault::NodeError {
-                node: String::new(),
+            return Err(Fault::Node(Box::new(NodeError {
                 code: "22023".to_owned(),
                 message: format!("pgdog.min_lsn \"{}\" does not name its shard", own.min_lsn),
                 detail: Some(format!(
@@ -139,6 +138,7 @@ impl Session<'_> {
                     topology.shards.len()
                 )),
                 hint: Some("SET pgdog.min_lsn = '0=X/Y,1=X/Y', one for each shard.".to_owned()),
+                ..NodeError::default()
             })));
         }
         let asked = own.min_lsn.at(shard);
@@ -181,9 +181,7 @@ impl Session<'_> {
                         guard: None,
                     });
                 }
-                Err(fault @ (Fault::PoolTimeout { .. } | Fault::TooMany { .. })) => {
-                    return Err(fault);
-                }
+                Err(fault) if ends_search(&fault) => return Err(fault),
                 Err(fault) => {
                     tracing::debug!(node = %address.host, port = address.port, %fault,
                         "replica not usable");
@@ -250,7 +248,9 @@ impl Session<'_> {
                     budget_ms,
                 } => (candidate, Some(budget_ms)),
                 Decision::Wait { eta_ms } => {
-                    self.wait(search.shard, eta_ms).await;
+                    if let Err(fault) = self.wait(search.shard, eta_ms).await {
+                        break Err(fault);
+                    }
                     continue;
                 }
                 Decision::Primary => break self.lend_primary(nodes).await,
@@ -327,7 +327,7 @@ impl Session<'_> {
                 self.give_back(participant);
                 Ok(None)
             }
-            Err(fault @ (Fault::PoolTimeout { .. } | Fault::TooMany { .. })) => Err(fault),
+            Err(fault) if ends_search(&fault) => Err(fault),
             Err(_) => Ok(None),
         }
     }
@@ -343,12 +343,17 @@ impl Session<'_> {
     }
 
     /// Waits for news of the shard's replicas, but not longer than `eta_ms`.
-    pub(super) async fn wait(&self, shard: ShardNumber, eta_ms: u64) {
+    ///
+    /// # Errors
+    /// 57014 when the client cancels meanwhile.
+    pub(super) async fn wait(&self, shard: ShardNumber, eta_ms: u64) -> Result<(), Fault> {
         self.seen.set_state(crate::observe::ClientState::Waiting);
         let limit = Duration::from_millis(eta_ms.max(1));
         // Whichever comes first; the clock of the budget runs anyway.
-        let _ = tokio::time::timeout(limit, self.cluster.wait_for_sample(shard)).await;
+        let news = tokio::time::timeout(limit, self.cluster.wait_for_sample(shard));
+        let waited = self.running.waiting(news).await;
         self.seen.set_state(crate::observe::ClientState::Active);
+        waited.map(|_| ())
     }
 
     fn replicas_of(&self, search: &Search, nodes: &ShardNodes) -> Vec<Position> {
@@ -375,6 +380,14 @@ impl Session<'_> {
             forks: Vec::new(),
         }
     }
+}
+
+/// Whether another node would do no better.
+fn ends_search(fault: &Fault) -> bool {
+    matches!(
+        fault,
+        Fault::PoolTimeout { .. } | Fault::TooMany { .. } | Fault::Cancelled { .. }
+    )
 }
 
 /// The shard's nodes.

@@ -10,8 +10,8 @@ use bytes::BytesMut;
 
 use super::prepared::Prepared;
 use crate::proto::backend::{self, tag};
-use crate::proto::frame::Message;
-use crate::proto::{ErrorFields, ProtocolError, answer};
+use crate::proto::frame::{self, Message};
+use crate::proto::{ErrorFields, Frame, ProtocolError, answer};
 
 /// One message and the answer due for it.
 #[derive(Debug, Clone)]
@@ -65,6 +65,8 @@ pub struct Script {
     pub parsed: usize,
     /// Whether an execution stopped at its row limit.
     pub suspended: bool,
+    /// Characters of the client's query before what was sent: positions of errors count them.
+    pub offset: usize,
 }
 
 impl Script {
@@ -99,6 +101,22 @@ impl Script {
             }
             self.due.pop_front();
         }
+    }
+
+    /// An error as the client must see it when only a part of its query was sent.
+    ///
+    /// # Errors
+    /// It is cut off.
+    pub fn placed(&self, frame: &impl Message) -> Result<Frame, ProtocolError> {
+        let mut fields = ErrorFields::parse(frame.body())?;
+        for (code, text) in &mut fields.more {
+            if let (b'P', Ok(position)) = (*code, text.parse::<usize>()) {
+                *text = (position + self.offset).to_string();
+            }
+        }
+        let mut out = BytesMut::new();
+        backend::error_fields(backend::Severity::Error, &fields, &mut out);
+        Ok(frame::take(&mut out)?.expect("one whole message was just written"))
     }
 
     /// Takes note of a message other than a notice, setting or notification.
@@ -198,7 +216,6 @@ fn parameter_types(body: &[u8]) -> Result<Vec<u32>, ProtocolError> {
 mod tests {
     use super::*;
     use crate::plan::PlanCache;
-    use crate::proto::Frame;
     use crate::session::prepared::Registry;
 
     fn shown(script: &mut Script, tags: &[u8]) -> Vec<u8> {
@@ -270,6 +287,18 @@ mod tests {
         assert!(s.accept(&Frame::new(b'1', b"")).is_err());
         let mut s = script(&[]);
         assert!(s.accept(&Frame::new(b'Z', b"I")).is_err());
+    }
+
+    #[test]
+    fn the_position_of_an_error_counts_what_was_not_sent() {
+        let s = Script {
+            offset: 7,
+            ..Script::default()
+        };
+        let error = Frame::new(b'E', b"SERROR\0C42703\0Mx\0P8\0\0");
+        let placed = s.placed(&error).unwrap();
+        let fields = ErrorFields::parse(placed.body()).unwrap();
+        assert_eq!(fields.more, [(b'P', "15".to_owned())]);
     }
 
     #[test]

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::ShardNumber;
 use tokio_util::sync::CancellationToken;
 
 use super::account::Known;
 use super::bans::Bans;
 use super::busy::Accepted;
 use super::prepared::Registry;
+use super::running::Running;
 use super::seats::Seats;
 use super::settings::Settings;
 use crate::net::Inbound;
@@ -25,14 +25,12 @@ use crate::observe::{Clients, Logins};
 use crate::plan::PlanCache;
 use crate::proto::CancelKey;
 use crate::proto::scram::Verifier;
-use crate::server::{CancelToken, Pools};
+use crate::server::Pools;
 
 /// Bytes of texts with their plans that are kept.
 const PLAN_CACHE_BYTES: u64 = 64 << 20;
 /// How long code that somebody may have changed around the shim counts as known.
 const CODE_PERIOD: Duration = Duration::from_secs(1);
-/// How long a cancel request to a server may take.
-const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
 /// An operator's command, answered by the admin database.
 pub trait AdminHandler: Send + Sync {
@@ -88,30 +86,6 @@ pub struct Services {
     verifiers: Mutex<HashMap<String, Verifier>>,
     login_number: AtomicU64,
     secret: [u8; 32],
-}
-
-/// What one client's statements run on at the moment.
-#[derive(Debug)]
-pub struct Running {
-    secret: Bytes,
-    tokens: Mutex<Vec<(ShardNumber, CancelToken)>>,
-}
-
-impl Running {
-    /// A server connection is the client's from now on.
-    pub fn add(&self, shard: ShardNumber, token: CancelToken) {
-        lock(&self.tokens).push((shard, token));
-    }
-
-    /// Whether the client has a server connection.
-    pub fn is_any(&self) -> bool {
-        !lock(&self.tokens).is_empty()
-    }
-
-    /// It is not any more.
-    pub fn remove(&self, shard: ShardNumber) {
-        lock(&self.tokens).retain(|(other, _)| *other != shard);
-    }
 }
 
 impl Services {
@@ -182,10 +156,7 @@ impl Services {
     /// A key for a new client's cancel requests, and where its statements are noted.
     /// A secret is as long as the client's protocol allows.
     pub fn enter_cancel(&self, protocol_minor: u16) -> (CancelKey, Arc<Running>) {
-        let running = Arc::new(Running {
-            secret: secret(protocol_minor),
-            tokens: Mutex::default(),
-        });
+        let running = Arc::new(Running::new(secret(protocol_minor)));
         let mut cancels = lock(&self.cancels);
         let pid = loop {
             let pid = rand::random::<i32>() & i32::MAX;
@@ -205,31 +176,18 @@ impl Services {
 
     /// Cancels whatever the client of that key runs; a wrong key does nothing.
     pub async fn cancel(&self, key: &CancelKey) {
-        use subtle::ConstantTimeEq;
         let Some(running) = lock(&self.cancels).get(&key.pid).cloned() else {
             return;
         };
-        if !bool::from(running.secret[..].ct_eq(&key.secret)) {
-            return;
-        }
-        let tokens = lock(&running.tokens).clone();
-        for (shard, token) in tokens {
-            if let Err(fault) = token.cancel(CANCEL_LIMIT).await {
-                tracing::warn!(%shard, error = %fault, "cancel request failed");
-            }
+        if running.is_secret(&key.secret) {
+            running.cancel().await;
         }
     }
 
     /// Cancels whatever all clients run.
     pub async fn cancel_all(&self) {
         let all: Vec<_> = lock(&self.cancels).values().cloned().collect();
-        let tokens = all.iter().flat_map(|running| lock(&running.tokens).clone());
-        let cancels = tokens.map(|(_, token)| async move { token.cancel(CANCEL_LIMIT).await });
-        for failed in futures_util::future::join_all(cancels).await {
-            if let Err(fault) = failed {
-                tracing::debug!(%fault, "cancel request failed");
-            }
-        }
+        futures_util::future::join_all(all.iter().map(|running| running.cancel())).await;
     }
 
     /// What checks a password; made once for each, as that takes milliseconds.

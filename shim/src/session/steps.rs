@@ -94,7 +94,8 @@ impl<'a> Input<'a> {
             }
             Input::Simple { sql, statements } => {
                 let span = statements[from].span.start..statements[to - 1].span.end;
-                Work::Query(sql.get(span).unwrap_or(sql))
+                let before = sql.get(..span.start).unwrap_or_default().chars().count();
+                Work::Part(sql.get(span).unwrap_or(sql), before)
             }
             Input::Extended { steps, .. } => Work::Steps(&steps[from..to]),
         }

@@ -17,10 +17,14 @@ use crate::server::Moment;
 pub enum Work<'a> {
     /// A simple query.
     Query(&'a str),
+    /// Some statements of a simple query, and how many characters stand before them.
+    Part(&'a str, usize),
     /// Steps of a batch.
     Steps(&'a [Step<'a>]),
     /// A function call.
     Call(&'a Frame),
+    /// A simple query of which this is the beginning.
+    Streamed(&'a Frame),
 }
 
 /// Which named statements a connection knows.
@@ -51,6 +55,15 @@ impl Work<'_> {
                 frontend::query(sql, out);
                 script.push(Item::Query);
             }
+            Work::Part(sql, offset) => {
+                frontend::query(sql, out);
+                script.push(Item::Query);
+                script.offset = *offset;
+            }
+            Work::Streamed(frame) => {
+                frame.encode(out);
+                script.push(Item::Query);
+            }
             Work::Call(frame) => {
                 frame.encode(out);
                 script.push(Item::Call);
@@ -66,8 +79,10 @@ impl Work<'_> {
                 for message in steps.iter().flat_map(|step| &step.messages) {
                     encoder.message(message)?;
                 }
-                frontend::sync(encoder.out);
                 script = encoder.script;
+                if !self.is_begun() {
+                    frontend::sync(out);
+                }
                 script.push(Item::Sync);
             }
         }
@@ -77,7 +92,7 @@ impl Work<'_> {
     /// About how many answers are due.
     fn count(&self) -> usize {
         match self {
-            Work::Query(_) | Work::Call(_) => 1,
+            Work::Query(_) | Work::Part(..) | Work::Call(_) | Work::Streamed(_) => 1,
             Work::Steps(steps) => {
                 let messages = steps.iter().map(|step| step.messages.len());
                 messages.sum::<usize>() + 2
@@ -88,9 +103,18 @@ impl Work<'_> {
     /// About how many bytes it is.
     pub fn len_bytes(&self) -> usize {
         match self {
-            Work::Query(sql) => sql.len(),
+            Work::Query(sql) | Work::Part(sql, _) => sql.len(),
             Work::Steps(steps) => steps.iter().map(Step::len_bytes).sum(),
-            Work::Call(frame) => frame.raw().len(),
+            Work::Call(frame) | Work::Streamed(frame) => frame.raw().len(),
+        }
+    }
+
+    /// Whether its last message is only begun: the rest comes from the client.
+    pub fn is_begun(&self) -> bool {
+        match self {
+            Work::Query(_) | Work::Part(..) | Work::Call(_) => false,
+            Work::Streamed(_) => true,
+            Work::Steps(steps) => steps.last().is_some_and(Step::is_begun),
         }
     }
 

@@ -327,6 +327,8 @@ pub struct NodeError {
     pub detail: Option<String>,
     /// HINT.
     pub hint: Option<String>,
+    /// Other fields of the protocol by their code.
+    pub more: Vec<(u8, String)>,
 }
 
 /// What one variant says; the columns of the table.

@@ -417,6 +417,7 @@ mod tests {
             message: "deadlock detected".into(),
             detail: Some("d".into()),
             hint: None,
+            more: Vec::new(),
         }));
         assert_eq!((fault.sqlstate(), fault.retryable()), ("40P01", true));
         assert_eq!(fault.to_string(), "deadlock detected | d");

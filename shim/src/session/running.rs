@@ -1,0 +1,137 @@
+//! What a client's statements run on or wait for, so that a cancel request finds it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::ShardNumber;
+use subtle::ConstantTimeEq as _;
+use tokio::sync::Notify;
+
+use crate::server::CancelToken;
+
+/// How long a cancel request to a server may take.
+const CANCEL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What one client's statements run on at the moment.
+#[derive(Debug)]
+pub struct Running {
+    pub(super) secret: Bytes,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tokens: Vec<(ShardNumber, CancelToken)>,
+    /// Set while the client waits for a server connection.
+    waiting: Option<Arc<Notify>>,
+}
+
+impl Running {
+    /// Nothing runs yet; `secret` is what a cancel request must bring.
+    pub fn new(secret: Bytes) -> Self {
+        Self {
+            secret,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether this is the secret of its client.
+    pub fn is_secret(&self, secret: &[u8]) -> bool {
+        self.secret[..].ct_eq(secret).into()
+    }
+
+    /// A server connection is the client's from now on.
+    pub fn add(&self, shard: ShardNumber, token: CancelToken) {
+        self.lock().tokens.push((shard, token));
+    }
+
+    /// Whether the client has a server connection.
+    pub fn is_any(&self) -> bool {
+        !self.lock().tokens.is_empty()
+    }
+
+    /// It is not any more. A cancel that begins later does not reach it.
+    pub fn remove(&self, shard: ShardNumber) {
+        self.lock().tokens.retain(|(other, _)| *other != shard);
+    }
+
+    /// The client has none any more.
+    pub fn clear(&self) {
+        self.lock().tokens.clear();
+    }
+
+    /// Cancels: the wait if the client waits, else what it runs, on all servers at once.
+    pub async fn cancel(&self) {
+        // Begun under the lock: a connection that is given back meanwhile knows of it, and does not
+        // go to anybody else before the request has ended.
+        let cancels: Vec<_> = {
+            let mut state = self.lock();
+            if let Some(waiting) = state.waiting.take() {
+                waiting.notify_one();
+                return;
+            }
+            let tokens = state.tokens.iter();
+            tokens
+                .map(|(shard, token)| (*shard, token.begin()))
+                .collect()
+        };
+        let sent = cancels.into_iter().map(|(shard, cancel)| async move {
+            if let Err(fault) = cancel.send(CANCEL_LIMIT).await {
+                tracing::warn!(%shard, %fault, "cancel request failed");
+            }
+        });
+        futures_util::future::join_all(sent).await;
+    }
+
+    /// Waits for `what`, unless the client cancels meanwhile.
+    ///
+    /// # Errors
+    /// 57014.
+    pub async fn waiting<T>(&self, what: impl Future<Output = T>) -> Result<T, Fault> {
+        let cancelled = Arc::new(Notify::new());
+        self.lock().waiting = Some(cancelled.clone());
+        let _until_here = Waiting(self);
+        tokio::select! {
+            biased;
+            done = what => Ok(done),
+            () = cancelled.notified() => Err(Fault::Cancelled { by: "user request".to_owned() }),
+        }
+    }
+
+    /// None of the states behind this lock can be half changed.
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client waits for as long as this lives.
+struct Waiting<'a>(&'a Running);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waiting = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cancel_ends_the_wait_and_nothing_that_comes_later() {
+        let running = Running::new(Bytes::from_static(b"1234"));
+        running.cancel().await;
+        assert!(running.waiting(async { 1 }).await.is_ok());
+        let wait = running.waiting(std::future::pending::<()>());
+        let cancel = async {
+            tokio::task::yield_now().await;
+            running.cancel().await;
+        };
+        let (waited, ()) = tokio::join!(wait, cancel);
+        assert_eq!(waited.unwrap_err().sqlstate(), "57014");
+        running.cancel().await;
+        assert!(running.waiting(async { 2 }).await.is_ok());
+    }
+}
