@@ -148,7 +148,8 @@ pub async fn r054_many_logins_at_once_have_the_right_outcome(
     let half = logins / 2;
     let expected = BTreeMap::from([("0 ".to_owned(), half), ("1 3D000".to_owned(), half)]);
     ensure!(outcomes == expected, "{outcomes:?}");
-    // A pool may have got its connection to the other server meanwhile: 50 at most, not one for each login.
+    // A pool may have got its connection to the other server meanwhile: 50 at most, not one for
+    // each login.
     wait_until(
         "the descriptors of before",
         Duration::from_secs(60),
