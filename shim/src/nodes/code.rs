@@ -9,7 +9,6 @@ use std::collections::HashMap;
 use pgdog_core::fault::Fault;
 
 use super::Cluster;
-use crate::plan::Statement;
 
 /// What code leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,15 +27,18 @@ pub struct StatefulCode {
 }
 
 impl StatefulCode {
-    /// What a statement leaves through functions that it calls, or triggers of what it writes.
-    pub fn leaves(&self, statement: &Statement) -> Option<Leaves> {
+    /// What a statement leaves through functions that it calls, or triggers of tables that it
+    /// writes.
+    pub fn leaves<'a>(
+        &self,
+        called: impl Iterator<Item = &'a str>,
+        written: impl Iterator<Item = &'a str>,
+    ) -> Option<Leaves> {
         if self.functions.is_empty() {
             return None;
         }
-        let called = statement.functions.called.iter();
         let called = called.filter_map(|name| self.functions.get(name));
-        let written = statement.relations.iter().filter(|table| table.written);
-        let written = written.filter_map(|table| self.tables.get(&table.name));
+        let written = written.filter_map(|name| self.tables.get(name));
         called.chain(written).max().copied()
     }
 
@@ -119,13 +121,12 @@ mod tests {
         code.note("function", "f".to_owned(), false);
         code.note("function", "f".to_owned(), true);
         code.note("table", "t".to_owned(), false);
-        let leaves = |sql: &str| {
-            let plan = crate::plan::parse(sql).unwrap();
-            code.leaves(&plan.statements[0])
+        let leaves = |called: &[&'static str], written: &[&'static str]| {
+            code.leaves(called.iter().copied(), written.iter().copied())
         };
-        assert_eq!(leaves("SELECT s.f(1)"), Some(Leaves::Settings));
-        assert_eq!(leaves("INSERT INTO t VALUES (1)"), Some(Leaves::Objects));
-        assert_eq!(leaves("INSERT INTO t SELECT f(2)"), Some(Leaves::Settings));
-        assert_eq!(leaves("SELECT g(1) FROM t"), None);
+        assert_eq!(leaves(&["f"], &[]), Some(Leaves::Settings));
+        assert_eq!(leaves(&[], &["t"]), Some(Leaves::Objects));
+        assert_eq!(leaves(&["f"], &["t"]), Some(Leaves::Settings));
+        assert_eq!(leaves(&["g"], &["u"]), None);
     }
 }

@@ -5,7 +5,7 @@ use pgdog_core::ids::ShardNumber;
 use super::batch::Portal;
 use super::client::Gone;
 use super::dispatch::Flow;
-use super::keep::{Setting, sets_unknown, settings};
+use super::keep::{Setting, left_by_code, sets_unknown, settings};
 use super::last_route::LastRoute;
 use super::param_values::{Class, classify};
 use super::params::{Scope, quoted, set_config_in};
@@ -178,7 +178,7 @@ impl Session<'_> {
         for setting in settings(runs, asked.params()) {
             self.note_setting(&setting, lease);
         }
-        let left = self.code.leaves(runs);
+        let left = left_by_code(&self.code, runs);
         if sets_unknown(runs, asked.params()) || left == Some(Leaves::Settings) {
             lease.applied.unknown = true;
         }

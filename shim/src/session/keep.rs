@@ -8,7 +8,7 @@ use super::params::{Scope, reserved};
 use super::pin::{CODE, MAYBE};
 use super::steps::Asked;
 use super::words::{Stateful, code_sets, runs_code, stateful};
-use crate::nodes::Leaves;
+use crate::nodes::{Leaves, StatefulCode};
 use crate::plan::{Kind, SetConfig, Statement, Value, truth};
 use crate::route::Params;
 
@@ -21,6 +21,13 @@ pub struct Setting {
     pub value: Option<String>,
     /// How long it holds.
     pub scope: Scope,
+}
+
+/// What functions and triggers that a statement runs leave on their connection.
+pub(super) fn left_by_code(code: &StatefulCode, statement: &Statement) -> Option<Leaves> {
+    let called = statement.functions.called.iter().map(String::as_str);
+    let written = statement.relations.iter().filter(|table| table.written);
+    code.leaves(called, written.map(|table| table.name.as_str()))
 }
 
 impl Session<'_> {
@@ -37,7 +44,7 @@ impl Session<'_> {
         let runs = inner
             .and_then(|plan| plan.statements.first())
             .unwrap_or(statement);
-        let left = self.code.leaves(runs);
+        let left = left_by_code(&self.code, runs);
         if sets_unknown(runs, asked.params()) || left == Some(Leaves::Settings) {
             return Ok(Some(CODE));
         }
