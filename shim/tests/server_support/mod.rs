@@ -243,7 +243,7 @@ pub async fn scripted(settings: Vec<(&'static str, String)>, answers: Vec<Vec<Fr
                 backend::ready_for_query(pgdog_shim::proto::TxStatus::Idle, &mut out);
                 io.write_all(&out).await.unwrap();
                 for answer in answers {
-                    if io.read_buf(&mut buffer).await.unwrap() == 0 {
+                    if !asked(&mut io).await {
                         return;
                     }
                     let mut out = BytesMut::new();
@@ -251,7 +251,7 @@ pub async fn scripted(settings: Vec<(&'static str, String)>, answers: Vec<Vec<Fr
                     io.write_all(&out).await.unwrap();
                 }
                 // Stay until the peer leaves.
-                while io.read_buf(&mut buffer).await.is_ok_and(|count| count > 0) {}
+                while asked(&mut io).await {}
             });
         }
     });
@@ -259,5 +259,23 @@ pub async fn scripted(settings: Vec<(&'static str, String)>, answers: Vec<Vec<Fr
         host: "127.0.0.1".to_owned(),
         port,
         database: "postgres".to_owned(),
+    }
+}
+
+/// Waits for a message, having told a pool that its role has no settings; false when the peer
+/// leaves.
+async fn asked(io: &mut tokio::net::TcpStream) -> bool {
+    loop {
+        let mut buffer = BytesMut::with_capacity(1 << 16);
+        if !io.read_buf(&mut buffer).await.is_ok_and(|count| count > 0) {
+            return false;
+        }
+        if !String::from_utf8_lossy(&buffer).contains("pg_db_role_setting") {
+            return true;
+        }
+        let mut out = BytesMut::new();
+        backend::command_complete("SELECT 0", &mut out);
+        backend::ready_for_query(pgdog_shim::proto::TxStatus::Idle, &mut out);
+        io.write_all(&out).await.unwrap();
     }
 }
