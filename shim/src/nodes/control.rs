@@ -16,7 +16,10 @@ use super::trouble;
 use crate::net::{Dialer, LoginError};
 
 /// Limit for one statement of ours on a [`Session`]; a node that is slower counts as unreachable.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+///
+/// It has to outlast what a statement may wait for on a busy node: the row of a task, which the
+/// shim that drives it holds for a step at a time.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How control connections log in.
 #[derive(Clone)]
