@@ -56,6 +56,7 @@ impl Session<'_> {
 
     /// What follows every message: the answers go out.
     pub(super) async fn end_message(&mut self, begun: Instant) -> Result<(), Gone> {
+        self.running.end_message();
         if self.client.is_torn() {
             return Err(Gone::Broken(std::io::Error::other("a row was cut off")));
         }

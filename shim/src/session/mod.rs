@@ -236,6 +236,7 @@ impl<'a> Session<'a> {
         loop {
             let first = self.next_message(&mut signals).await?;
             let begun = Instant::now();
+            self.running.begin_message();
             let Some(first) = self.streamed(first, begun).await? else {
                 continue;
             };

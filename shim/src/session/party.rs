@@ -128,7 +128,7 @@ impl Session<'_> {
         }
         lease.forget_commit_lsn();
         self.adapt(&mut lease).await?;
-        self.running.add(shard, lease.cancel_token());
+        self.running.add(shard, lease.cancel_token())?;
         Ok(Participant {
             lease,
             shard,

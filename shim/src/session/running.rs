@@ -1,5 +1,6 @@
 //! What a client's statements run on or wait for, so that a cancel request finds it.
 
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,10 +15,18 @@ use crate::server::CancelToken;
 /// How long a cancel request to a server may take.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
+/// No message of the client is in work.
+const IDLE: u8 = 0;
+/// One is, from when it was read until its answer is complete.
+const BUSY: u8 = 1;
+/// One is, and it was cancelled before it ran on any server or waited for one.
+const CANCELLED: u8 = 2;
+
 /// What one client's statements run on at the moment.
 #[derive(Debug)]
 pub struct Running {
     pub(super) secret: Bytes,
+    message: AtomicU8,
     state: Mutex<State>,
 }
 
@@ -33,8 +42,19 @@ impl Running {
     pub fn new(secret: Bytes) -> Self {
         Self {
             secret,
+            message: AtomicU8::new(IDLE),
             state: Mutex::default(),
         }
+    }
+
+    /// A message of the client is in work from now on.
+    pub fn begin_message(&self) {
+        self.message.store(BUSY, Ordering::Relaxed);
+    }
+
+    /// Its answer is complete: a cancel that comes now is too late.
+    pub fn end_message(&self) {
+        self.message.store(IDLE, Ordering::Relaxed);
     }
 
     /// Whether this is the secret of its client.
@@ -43,8 +63,25 @@ impl Running {
     }
 
     /// A server connection is the client's from now on.
-    pub fn add(&self, shard: ShardNumber, token: CancelToken) {
-        self.lock().tokens.push((shard, token));
+    ///
+    /// # Errors
+    /// 57014 when the client has cancelled already.
+    pub fn add(&self, shard: ShardNumber, token: CancelToken) -> Result<(), Fault> {
+        let mut state = self.lock();
+        self.go_on()?;
+        state.tokens.push((shard, token));
+        Ok(())
+    }
+
+    /// Refuses what was cancelled before it began.
+    fn go_on(&self) -> Result<(), Fault> {
+        let cancelled =
+            self.message
+                .compare_exchange(CANCELLED, BUSY, Ordering::Relaxed, Ordering::Relaxed);
+        match cancelled {
+            Ok(_) => Err(cancelled_by_user()),
+            Err(_) => Ok(()),
+        }
     }
 
     /// Whether the client has a server connection.
@@ -72,6 +109,14 @@ impl Running {
                 waiting.notify_one();
                 return;
             }
+            if state.tokens.is_empty() {
+                // Read, and on its way to a server. Nothing to do when there is nothing in work.
+                let (from, to) = (BUSY, CANCELLED);
+                let _ =
+                    self.message
+                        .compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+                return;
+            }
             let tokens = state.tokens.iter();
             tokens
                 .map(|(shard, token)| (*shard, token.begin()))
@@ -91,18 +136,28 @@ impl Running {
     /// 57014.
     pub async fn waiting<T>(&self, what: impl Future<Output = T>) -> Result<T, Fault> {
         let cancelled = Arc::new(Notify::new());
-        self.lock().waiting = Some(cancelled.clone());
+        {
+            let mut state = self.lock();
+            self.go_on()?;
+            state.waiting = Some(cancelled.clone());
+        }
         let _until_here = Waiting(self);
         tokio::select! {
             biased;
             done = what => Ok(done),
-            () = cancelled.notified() => Err(Fault::Cancelled { by: "user request".to_owned() }),
+            () = cancelled.notified() => Err(cancelled_by_user()),
         }
     }
 
     /// None of the states behind this lock can be half changed.
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cancelled_by_user() -> Fault {
+    Fault::Cancelled {
+        by: "user request".to_owned(),
     }
 }
 
@@ -132,6 +187,19 @@ mod tests {
         let (waited, ()) = tokio::join!(wait, cancel);
         assert_eq!(waited.unwrap_err().sqlstate(), "57014");
         running.cancel().await;
+        assert!(running.waiting(async { 2 }).await.is_ok());
+    }
+    #[tokio::test]
+    async fn a_cancel_that_comes_before_the_server_is_not_forgotten() {
+        let running = Running::new(Bytes::from_static(b"1234"));
+        running.begin_message();
+        running.cancel().await;
+        let waited = running.waiting(async { 1 }).await;
+        assert_eq!(waited.unwrap_err().sqlstate(), "57014");
+        assert!(running.waiting(async { 1 }).await.is_ok());
+        running.cancel().await;
+        running.end_message();
+        running.begin_message();
         assert!(running.waiting(async { 2 }).await.is_ok());
     }
 }

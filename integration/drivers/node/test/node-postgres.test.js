@@ -29,7 +29,7 @@ before(async () => {
   await client.query('CREATE TABLE node_items (id int PRIMARY KEY, name text)')
 })
 
-beforeEach(() => client.query('TRUNCATE node_items'))
+beforeEach(() => client.query('TRUNCATE node_items'), limits)
 
 after(async () => {
   await client.query('DROP TABLE node_items')
