@@ -14,6 +14,7 @@ type Text = GucSetting<Option<CString>>;
 
 pub(crate) static INCARNATION: Text = Text::new(Some(c""));
 pub(crate) static COMMIT_LSN: Text = Text::new(Some(c""));
+static SESSION_STATE: Text = Text::new(Some(c""));
 pub(crate) static REPORT_COMMIT_LSN: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub(crate) static WAIT_LSN: Text = Text::new(Some(c""));
 pub(crate) static WAIT_LSN_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
@@ -71,6 +72,14 @@ fn define_of_node() {
         c"End of this session's last commit record.",
         c"Reported with every commit that wrote WAL, if pgdog.report_commit_lsn is on.",
         &COMMIT_LSN,
+        GucContext::Internal,
+        reported,
+    );
+    GucRegistry::define_string_guc(
+        c"pgdog.session_state",
+        c"What code last left on this connection.",
+        c"Reported with the end of every transaction that left something.",
+        &SESSION_STATE,
         GucContext::Internal,
         reported,
     );

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use pgrx::prelude::*;
 
 use crate::lists::{integers, pointers};
-use crate::{ddl, fence, gucs, transaction, utility, wait};
+use crate::{ddl, fence, gucs, left, transaction, utility, wait};
 
 static NEXT_EXECUTOR: OnceLock<pg_sys::ExecutorStart_hook_type> = OnceLock::new();
 static NEXT_UTILITY: OnceLock<pg_sys::ProcessUtility_hook_type> = OnceLock::new();
@@ -125,6 +125,7 @@ unsafe extern "C-unwind" fn before_utility(
     use pg_sys::NodeTag::{T_CopyStmt, T_TransactionStmt, T_TruncateStmt};
     // SAFETY: the node's tag says of which type it is.
     unsafe {
+        left::note_utility(statement);
         let node = (*statement).utilityStmt;
         match (*node).type_ {
             T_TransactionStmt => {

@@ -8,8 +8,9 @@
 //!  │  └ transaction  the epoch at which this transaction entered the gate
 //!  ├ utility   which tables a utility statement writes
 //!  ├ ddl       the freeze of the schema while a task copies it
+//!  ├ left      what code leaves on its connection
 //!  └ wait      SET pgdog.wait_lsn: the read guard
-//! gucs         every parameter; commit_lsn and incarnation fill two of them
+//! gucs         every parameter; commit_lsn, incarnation and left fill three of them
 //! node, placement, workflow, omni, login   functions that SQL calls
 //! lists, report   Postgres' lists, core's faults as Postgres errors
 //! store        scans and SPI: the only place that reads tables
@@ -22,6 +23,7 @@ mod fence;
 mod gucs;
 mod hooks;
 mod incarnation;
+mod left;
 mod lists;
 mod login;
 mod node;
@@ -56,6 +58,7 @@ pub extern "C-unwind" fn _PG_init() {
     }
     gucs::define();
     incarnation::install();
+    left::install();
     transaction::install();
     topology::install();
     hooks::install();

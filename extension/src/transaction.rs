@@ -5,7 +5,7 @@ use std::cell::Cell;
 use pgdog_core::ids::Epoch;
 use pgrx::prelude::*;
 
-use crate::commit_lsn;
+use crate::{commit_lsn, left};
 
 /// An entry through the gate. The subtransaction counts: if it is rolled back, so is the lock.
 #[derive(Clone, Copy)]
@@ -62,7 +62,13 @@ unsafe extern "C-unwind" fn on_transaction(
     event: pg_sys::XactEvent::Type,
     _arg: *mut std::ffi::c_void,
 ) {
-    use pg_sys::XactEvent::{XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PREPARE};
+    use pg_sys::XactEvent::{
+        XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PRE_COMMIT, XACT_EVENT_PRE_PREPARE,
+        XACT_EVENT_PREPARE,
+    };
+    if matches!(event, XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE) {
+        left::before_end();
+    }
     if event == XACT_EVENT_COMMIT {
         commit_lsn::on_commit();
     }
@@ -72,6 +78,7 @@ unsafe extern "C-unwind" fn on_transaction(
     ) {
         ENTERED.set(None);
         COMMITTED_PREPARED.set(false);
+        left::on_end(event != XACT_EVENT_ABORT);
     }
 }
 
