@@ -11,6 +11,19 @@ CREATE FUNCTION pgdog.version() RETURNS text
 LANGUAGE c IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'version_wrapper';
 COMMENT ON FUNCTION pgdog.version() IS 'version of the loaded library';
 
+CREATE FUNCTION pgdog.timeline_history(OUT timeline integer, OUT ended_at text)
+RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL SAFE ROWS 3 AS 'MODULE_PATHNAME', 'timeline_history_wrapper';
+COMMENT ON FUNCTION pgdog.timeline_history() IS
+    'earlier timelines of this server, and the last position that it shares with each';
+
+CREATE FUNCTION pgdog.lsn_for_timestamp(commit_stamp timestamptz) RETURNS pg_lsn
+LANGUAGE c VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'lsn_for_timestamp_wrapper';
+COMMENT ON FUNCTION pgdog.lsn_for_timestamp(timestamptz) IS
+    'position that covers every commit of this server stamped up to then; NULL on a standby, for a '
+    'moment in the future, and when it cannot be told: read from the primary';
+
 CREATE VIEW pgdog.node AS
 SELECT f.system_identifier,
        f.timeline,

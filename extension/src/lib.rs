@@ -10,6 +10,7 @@
 //!  ├ ddl       the freeze of the schema while a task copies it
 //!  ├ left      what code leaves on its connection
 //!  └ wait      SET pgdog.wait_lsn: the read guard
+//! stamps       commit stamps and positions in WAL, sampled by a background worker
 //! gucs         every parameter; commit_lsn, incarnation and left fill three of them
 //! node, placement, workflow, omni, login   functions that SQL calls
 //! lists, report   Postgres' lists, core's faults as Postgres errors
@@ -31,6 +32,7 @@ mod omni;
 mod placement;
 mod registry;
 mod report;
+mod stamps;
 mod store;
 mod topology;
 mod transaction;
@@ -59,6 +61,7 @@ pub extern "C-unwind" fn _PG_init() {
     gucs::define();
     incarnation::install();
     left::install();
+    stamps::install();
     transaction::install();
     topology::install();
     hooks::install();

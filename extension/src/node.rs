@@ -4,6 +4,8 @@ use pgdog_core::ids::Timeline;
 use pgdog_core::lsn::Lsn;
 use pgrx::prelude::*;
 
+use crate::lists::pointers;
+
 // Not bound by pgrx. Called inside `pg_guard_ffi_boundary` only.
 unsafe extern "C-unwind" {
     fn readTimeLineHistory(timeline: pg_sys::TimeLineID) -> *mut pg_sys::List;
@@ -78,6 +80,30 @@ fn node_facts() -> TableIterator<
         in_recovery,
         replayed().to_string(),
     ))
+}
+
+/// The timelines that this server's own one comes from, and where each was left.
+#[pg_extern(sql = false)]
+#[allow(clippy::type_complexity)]
+fn timeline_history() -> TableIterator<'static, (name!(timeline, i32), name!(ended_at, String))> {
+    // SAFETY: reads a small file into a list of this memory context; errors pass the boundary.
+    let history = unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| readTimeLineHistory(timeline())) };
+    // The newest comes first: this server's own, which has no end yet.
+    // SAFETY: the list's cells point to entries that live as long as the memory context.
+    let entries = unsafe { pointers(history) }.skip(1).map(|entry| {
+        let entry = unsafe { &*entry.cast::<HistoryEntry>() };
+        let number = i32::try_from(entry.timeline).unwrap_or(i32::MAX);
+        (number, Lsn(entry.end).to_string())
+    });
+    TableIterator::new(entries.collect::<Vec<_>>())
+}
+
+/// `TimeLineHistoryEntry`, which pgrx does not bind.
+#[repr(C)]
+struct HistoryEntry {
+    timeline: pg_sys::TimeLineID,
+    begin: pg_sys::XLogRecPtr,
+    end: pg_sys::XLogRecPtr,
 }
 
 #[pg_extern(sql = false)]

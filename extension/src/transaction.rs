@@ -5,7 +5,7 @@ use std::cell::Cell;
 use pgdog_core::ids::Epoch;
 use pgrx::prelude::*;
 
-use crate::{commit_lsn, left};
+use crate::{commit_lsn, left, stamps};
 
 /// An entry through the gate. The subtransaction counts: if it is rolled back, so is the lock.
 #[derive(Clone, Copy)]
@@ -38,8 +38,9 @@ pub(crate) fn note_entered(epoch: Epoch) {
     }));
 }
 
-/// Notes a COMMIT PREPARED: it runs without a transaction id of its own.
+/// Notes a COMMIT PREPARED that is about to begin: it runs without a transaction id of its own.
 pub(crate) fn note_commit_prepared() {
+    stamps::commit_prepared_begins();
     COMMITTED_PREPARED.set(true);
 }
 
@@ -76,6 +77,7 @@ unsafe extern "C-unwind" fn on_transaction(
         event,
         XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE
     ) {
+        stamps::transaction_ends();
         ENTERED.set(None);
         COMMITTED_PREPARED.set(false);
         left::on_end(event != XACT_EVENT_ABORT);
