@@ -184,6 +184,8 @@ pub struct FoundTable {
     pub table: String,
     /// 0-based place of the key among the live columns.
     pub position: usize,
+    /// As `position`, without counting generated columns.
+    pub copied_at: usize,
 }
 
 /// One row of `pgdog.shards`.
@@ -222,16 +224,19 @@ impl Kept {
 const SHARDED: &str = "
 SELECT s.schema_name::text, s.table_name::text, s.column_name::text, s.data_type::text,
        s.strategy::text, s.lookup_query::text, s.lookup_result::text, s.mapping::text,
-       a.nspname::text AS found_schema, a.relname::text AS found_table, a.position
+       a.nspname::text AS found_schema, a.relname::text AS found_table,
+       a.position, a.copied_at
 FROM pgdog.sharded_tables s
 LEFT JOIN LATERAL (
-    SELECT n.nspname, c.relname,
-           (SELECT count(*) FROM pg_catalog.pg_attribute b
-             WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped
-               AND b.attnum < k.attnum)::int8 AS position
+    SELECT n.nspname, c.relname, b.position, b.copied_at
     FROM pg_catalog.pg_attribute k
     JOIN pg_catalog.pg_class c ON c.oid = k.attrelid AND c.relkind IN ('r', 'p', 'v', 'f')
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS position, count(*) FILTER (WHERE b.attgenerated = '') AS copied_at
+        FROM pg_catalog.pg_attribute b
+        WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped
+          AND b.attnum < k.attnum) b
     WHERE k.attname = s.column_name AND k.attnum > 0 AND NOT k.attisdropped
       AND CASE WHEN s.table_name <> ''
                THEN n.nspname = s.schema_name AND c.relname = s.table_name
@@ -275,6 +280,7 @@ fn sharded_row(row: &Row) -> ShardedRow {
             schema: row.get::<_, Option<String>>("found_schema")?,
             table: row.get("found_table"),
             position: usize::try_from(row.get::<_, i64>("position")).ok()?,
+            copied_at: usize::try_from(row.get::<_, i64>("copied_at")).ok()?,
         })
     };
     ShardedRow {

@@ -44,6 +44,7 @@ pub(super) fn sharded_table(row: &ShardedRow) -> Result<ShardedTable, Fault> {
         table: table.clone(),
         column: row.column.clone(),
         position: row.found.as_ref().map(|found| found.position),
+        copied_at: row.found.as_ref().map(|found| found.copied_at),
         rule: TableRule {
             data_type,
             strategy,
@@ -157,6 +158,7 @@ mod tests {
                 schema: "crm".into(),
                 table: "calls".into(),
                 position: 3,
+                copied_at: 2,
             }),
             ..row("hash")
         };
@@ -165,7 +167,7 @@ mod tests {
             (table.schema.as_str(), table.table.as_str()),
             ("crm", "calls")
         );
-        assert_eq!(table.position, Some(3));
+        assert_eq!((table.position, table.copied_at), (Some(3), Some(2)));
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub struct ShardedTable {
     /// 0-based position of the key among the table's live columns, for INSERT without a
     /// column list.
     pub position: Option<usize>,
+    /// 0-based position of the key among those that COPY without a column list takes: generated
+    /// columns are none of them.
+    pub copied_at: Option<usize>,
     /// How a key becomes a shard.
     pub rule: TableRule,
 }

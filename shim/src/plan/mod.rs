@@ -4,6 +4,7 @@
 
 mod cache;
 mod change;
+mod copy;
 mod definition;
 mod expression;
 mod facts;
@@ -23,6 +24,7 @@ use std::fmt;
 use std::ops::Range;
 
 pub use cache::{PlanCache, Planned};
+pub use copy::{Columns, CopyFormat, CopyIn};
 pub use naming::{behind_prepared_name, rename_prepared};
 pub use setting::truth;
 pub use statement::parse;
@@ -60,6 +62,8 @@ pub struct Statement {
     pub temporary: Option<String>,
     /// What it does to SQL-level prepared statements.
     pub prepared: Option<Prepared>,
+    /// How the rows of a `COPY ... FROM STDIN` are written.
+    pub copy_in: Option<Box<CopyIn>>,
     /// It was read from a text that differs from the one at hand in its constants: values of keys
     /// are that text's, everything else holds for both.
     pub alike: bool,

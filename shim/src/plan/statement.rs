@@ -8,12 +8,13 @@ use pg_query::protobuf::{
     RawStmt, SelectStmt, TransactionStmt, TransactionStmtKind,
 };
 
+use super::copy::copy_in;
 use super::definition::{has_option, is_temporary, option};
 use super::facts::Facts;
 use super::hint::hints;
 use super::setting::{current_setting, read_only, server_timestamp, set, set_config, set_configs};
 use super::value::{string, value};
-use super::{Kind, Plan, PlanError, Prepared, Statement};
+use super::{CopyIn, Kind, Plan, PlanError, Prepared, Statement};
 
 /// Reads the facts of a text. Nothing is resolved against a catalog.
 ///
@@ -123,6 +124,7 @@ fn statement(node: &NodeEnum) -> Statement {
         explained: extra.explained,
         temporary: extra.temporary,
         prepared: extra.prepared,
+        copy_in: extra.copy_in,
         alike: false,
     }
 }
@@ -133,6 +135,7 @@ struct Extra {
     explained: Option<Box<Statement>>,
     temporary: Option<String>,
     prepared: Option<Prepared>,
+    copy_in: Option<Box<CopyIn>>,
 }
 
 fn kind(node: &NodeEnum, facts: &mut Facts, extra: &mut Extra) -> Kind {
@@ -154,7 +157,7 @@ fn kind(node: &NodeEnum, facts: &mut Facts, extra: &mut Extra) -> Kind {
             facts.merge(merge);
             Kind::Write
         }
-        NodeEnum::CopyStmt(copy) => copy_kind(copy, facts),
+        NodeEnum::CopyStmt(copy) => copy_kind(copy, facts, extra),
         NodeEnum::ExplainStmt(explain) => explain_kind(explain, facts, extra),
         NodeEnum::TransactionStmt(transaction) => transaction_kind(transaction),
         NodeEnum::VariableSetStmt(stmt) => set(stmt),
@@ -287,7 +290,7 @@ fn create_as_kind(create: &CreateTableAsStmt, facts: &mut Facts, extra: &mut Ext
     )
 }
 
-fn copy_kind(copy: &CopyStmt, facts: &mut Facts) -> Kind {
+fn copy_kind(copy: &CopyStmt, facts: &mut Facts, extra: &mut Extra) -> Kind {
     if let Some(query) = &copy.query {
         facts.subquery(Some(query));
     }
@@ -311,7 +314,10 @@ fn copy_kind(copy: &CopyStmt, facts: &mut Facts) -> Kind {
             facts.opaque("COPY with a file or program of the server");
             Kind::Write
         }
-        (false, true) => Kind::CopyIn,
+        (false, true) => {
+            extra.copy_in = Some(Box::new(copy_in(copy)));
+            Kind::CopyIn
+        }
         (false, false) => Kind::CopyOut,
     }
 }

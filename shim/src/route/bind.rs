@@ -320,7 +320,7 @@ pub(super) fn is_insert(relation: &Relation) -> bool {
             || !relation.insert_columns.is_empty())
 }
 
-fn null_key(declared: &ShardedTable) -> Fault {
+pub(super) fn null_key(declared: &ShardedTable) -> Fault {
     Fault::NullKey {
         table: declared.table.clone(),
         column: declared.column.clone(),

@@ -182,6 +182,9 @@ impl Decision<'_> {
         }
         match (omni, self.has_sharded()) {
             (Some(written), _) => self.omni_write(written),
+            (None, true) if self.statement.kind == Kind::CopyIn => {
+                self.copied_rows(named.map(|(shard, _)| shard))
+            }
             (None, true) => self.sharded(named),
             (None, false) => self.anywhere(named),
         }
@@ -309,7 +312,6 @@ impl Decision<'_> {
             }
             Bound::Unbound if !self.binder.wanted.is_empty() => Ok(None),
             Bound::Unbound => Err(match &self.statement.kind {
-                Kind::CopyIn => refuse::whole_table("COPY FROM into", name),
                 Kind::CopyOut if self.statement.relations.len() == 1 => {
                     refuse::whole_table("COPY TO from", name)
                 }
@@ -421,7 +423,7 @@ impl Decision<'_> {
         &self.statement.relations[relation].name
     }
 
-    fn all(&self, reason: AllReason, why: &'static str) -> Outcome {
+    pub(super) fn all(&self, reason: AllReason, why: &'static str) -> Outcome {
         ready(Target::All(reason), self.access, why)
     }
 }

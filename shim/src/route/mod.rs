@@ -2,11 +2,13 @@
 
 mod bind;
 mod class;
+mod copied;
 mod decide;
 mod defaults;
 mod key;
 mod named;
 mod refuse;
+pub mod rows;
 mod several;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ use pgdog_core::ids::ShardNumber;
 
 use crate::plan::Value;
 
+pub use copied::is_plain;
 pub use decide::route;
 pub use several::route_all;
 
@@ -106,6 +109,19 @@ pub enum AllReason {
     Ddl,
     /// A change of placement.
     Placement,
+    /// Rows that are copied into a sharded table, each to its own shard.
+    Rows(Rows),
+}
+
+/// Where the rows of a COPY belong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Index of the table in the topology's list of sharded tables.
+    pub table: usize,
+    /// The key's 0-based place among the columns that are copied.
+    pub place: usize,
+    /// The only shard that may get rows, where the client has named one.
+    pub only: Option<ShardNumber>,
 }
 
 /// Whether a statement may run on a replica.

@@ -14,6 +14,15 @@ fn refused(what: impl Into<String>, why: impl Into<String>, hint: impl Into<Stri
     })
 }
 
+/// Rows that could not be told apart.
+pub(super) fn copy_option(table: &str, what: &str) -> Outcome {
+    refused(
+        format!("COPY into sharded table \"{table}\" with {what}"),
+        "its rows could not be told apart exactly as PostgreSQL does",
+        "Leave it out, or insert the rows.",
+    )
+}
+
 /// A statement whose tables cannot be seen.
 pub(super) fn opaque(why: &str) -> Outcome {
     refused(

@@ -60,8 +60,9 @@ fn merge(before: Route, next: Route) -> Option<Route> {
         (Target::Any, Target::Shard(shard)) | (Target::Shard(shard), Target::Any) => {
             Target::Shard(shard)
         }
-        (Target::All(one), Target::All(other)) => Target::All(stronger(one, other)),
         (one, other) if one == other => one,
+        (Target::All(AllReason::Rows(_)), _) | (_, Target::All(AllReason::Rows(_))) => return None,
+        (Target::All(one), Target::All(other)) => Target::All(stronger(one, other)),
         _ => return None,
     };
     let access = match (before.access, next.access) {
@@ -85,7 +86,9 @@ fn stronger(one: AllReason, other: AllReason) -> AllReason {
     match (one, other) {
         (AllReason::Placement, _) | (_, AllReason::Placement) => AllReason::Placement,
         (AllReason::OmniWrite, _) | (_, AllReason::OmniWrite) => AllReason::OmniWrite,
-        (AllReason::Ddl, AllReason::Ddl) => AllReason::Ddl,
+        (AllReason::Ddl, _) | (_, AllReason::Ddl) => AllReason::Ddl,
+        // Never merged.
+        (AllReason::Rows(rows), AllReason::Rows(_)) => AllReason::Rows(rows),
     }
 }
 

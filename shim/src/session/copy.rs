@@ -1,7 +1,6 @@
-//! COPY FROM STDIN: data from the client to one server, or to all of them.
+//! COPY FROM STDIN: data from the client to one server.
 
 use bytes::BytesMut;
-use pgdog_core::fault::Fault;
 
 use super::client::{Client, Copied, Gone};
 use super::forward::{self, Sink, Trouble};
@@ -70,37 +69,8 @@ async fn end_refused(client: &mut Client, conn: &mut Conn, extended: bool) -> Re
     Ok(())
 }
 
-/// As [`feed`], to several servers. One that fails in the middle goes on taking data and ignores
-/// it; its error is read with the other answers.
-///
-/// # Errors
-/// Either end is lost.
-pub async fn feed_all(
-    client: &mut Client,
-    conns: &mut [&mut Conn],
-    extended: bool,
-) -> Result<(), Trouble> {
-    client.flush().await?;
-    loop {
-        match client.read_copy().await? {
-            Copied::Data(piece) => {
-                let (piece, left) = (&piece, client.rest());
-                let sends = conns.iter_mut().map(|conn| conn.send_copy(piece, left));
-                all(futures_util::future::join_all(sends).await)?;
-            }
-            Copied::Other(frame) => {
-                if let Some(end) = ending(&frame, extended)? {
-                    let end = &end;
-                    let sends = conns.iter_mut().map(|conn| conn.send(end));
-                    return all(futures_util::future::join_all(sends).await);
-                }
-            }
-        }
-    }
-}
-
 /// What ends the data, if the client's message does.
-fn ending(frame: &Frame, extended: bool) -> Result<Option<BytesMut>, Gone> {
+pub(super) fn ending(frame: &Frame, extended: bool) -> Result<Option<BytesMut>, Gone> {
     let mut out = BytesMut::new();
     match frame.tag() {
         // Ignored by PostgreSQL while it awaits data.
@@ -116,9 +86,4 @@ fn ending(frame: &Frame, extended: bool) -> Result<Option<BytesMut>, Gone> {
         frontend::sync(&mut out);
     }
     Ok(Some(out))
-}
-
-fn all(sent: Vec<Result<(), Fault>>) -> Result<(), Trouble> {
-    let sent: Result<Vec<()>, Fault> = sent.into_iter().collect();
-    sent.map(|_| ()).map_err(Trouble::Lost)
 }

@@ -165,7 +165,7 @@ impl Session<'_> {
         self.cluster.lookup_many(topology, &keys).await
     }
 
-    fn has_written_omni(&self) -> bool {
+    pub(super) fn has_written_omni(&self) -> bool {
         self.participants
             .get(&ShardNumber(0))
             .is_some_and(|first| first.entered && first.wrote)

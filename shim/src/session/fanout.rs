@@ -10,8 +10,8 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 
 use super::client::Gone;
-use super::copy;
 use super::dispatch::Flow;
+use super::finish::give_up;
 use super::forward::{self, Progress, Sink, Trouble};
 use super::last_route::LastRoute;
 use super::party::Participant;
@@ -33,17 +33,17 @@ const ENTER: &str = "SELECT version, shards, epoch FROM pgdog.omni_enter()";
 
 /// What the gate told.
 #[derive(Debug, Clone, Copy)]
-struct Gate {
+pub(super) struct Gate {
     version: TopologyVersion,
     shards: u16,
     epoch: Epoch,
 }
 
 /// One shard's part of the statement.
-struct Part {
-    participant: Participant,
-    script: Script,
-    progress: Progress,
+pub(super) struct Part {
+    pub(super) participant: Participant,
+    pub(super) script: Script,
+    pub(super) progress: Progress,
     /// Set when this statement entered the gate.
     entered: Option<Gate>,
 }
@@ -102,7 +102,7 @@ impl Session<'_> {
         }
     }
 
-    fn put_held(&mut self, held: &[u8]) {
+    pub(super) fn put_held(&mut self, held: &[u8]) {
         for message in frame::frames(held).flatten() {
             if message.0 == tag::COMMAND_COMPLETE {
                 self.client.note_completion();
@@ -128,6 +128,7 @@ impl Session<'_> {
     ) -> Result<BytesMut, Trouble> {
         let work = &input.work(at, at + 1);
         let mut topology = self.cluster.topology();
+        self.check_rows(reason, &topology)?;
         let mut held = BytesMut::new();
         let mut parts = Vec::new();
         let first = self.first_part(work, reason, &topology, &mut held).await?;
@@ -137,17 +138,21 @@ impl Session<'_> {
             match self.catch_up(&input.at(at), gate, &topology).await {
                 Ok(newer) => topology = newer,
                 Err(fault) => {
+                    give_up(&mut parts, work.is_extended()).await;
                     self.put_back(parts);
                     return Err(Trouble::Lost(fault));
                 }
             }
         }
         if let Err(trouble) = self.other_parts(work, reason, &topology, &mut parts).await {
+            give_up(&mut parts, work.is_extended()).await;
             self.put_back(parts);
             return Err(trouble);
         }
-        let outcome = self.finish_parts(work, &mut parts, &mut held).await;
-        let agreed = outcome.and_then(|()| agree(&parts));
+        let how = (reason, &topology);
+        let agreed = self
+            .finish_parts(&input.at(at), how, &mut parts, &mut held)
+            .await;
         self.last_route = LastRoute::All {
             shards: topology.shards.len(),
             reason,
@@ -280,44 +285,6 @@ impl Session<'_> {
         first_trouble.map_or(Ok(()), Err)
     }
 
-    /// COPY data to everybody, then the rest of the answers.
-    async fn finish_parts(
-        &mut self,
-        work: &Work<'_>,
-        parts: &mut [Part],
-        held: &mut BytesMut,
-    ) -> Result<(), Trouble> {
-        if parts.iter().all(|part| part.progress == Progress::Done) {
-            return Ok(());
-        }
-        self.client.out.extend_from_slice(held);
-        held.clear();
-        let mut conns: Vec<_> = parts
-            .iter_mut()
-            .map(|part| &mut *part.participant.lease)
-            .collect();
-        copy::feed_all(self.client, &mut conns, work.is_extended()).await?;
-        self.sync_ignored |= work.is_extended() && self.synced;
-        let mut first_trouble = None;
-        for (nth, part) in parts.iter_mut().enumerate() {
-            let mut sink = match nth {
-                0 => Sink::Buffer(&mut *held),
-                _ => Sink::Nowhere,
-            };
-            let driven =
-                forward::drive(&mut part.participant.lease, &mut part.script, &mut sink).await;
-            let trouble = match (driven, &part.script.error) {
-                (Err(trouble), _) => trouble,
-                (Ok(_), Some(fields)) => {
-                    Trouble::Lost(server_error(part.participant.shard, fields))
-                }
-                (Ok(_), None) => continue,
-            };
-            first_trouble.get_or_insert(trouble);
-        }
-        first_trouble.map_or(Ok(()), Err)
-    }
-
     /// A shard's participant, and what must run on it before the statement.
     async fn enter(
         &mut self,
@@ -360,64 +327,10 @@ impl Session<'_> {
             }
         }
     }
-
-    /// What cannot run in a transaction: shard by shard, with a report of what was done.
-    async fn one_by_one(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
-        let topology = self.cluster.topology();
-        let work = input.work(at, at + 1);
-        let mut held = BytesMut::new();
-        for nodes in &topology.shards {
-            let shard = nodes.shard;
-            let mut participant = match self.pick_primary(shard, &topology).await {
-                Ok(picked) => picked.participant,
-                Err(fault) => return Ok(self.fault(&fault).await),
-            };
-            let ran = match self.prepare_ahead(&mut participant, &topology).await {
-                Ok(ahead) => {
-                    let mut sink = match shard.0 {
-                        0 => Sink::Buffer(&mut held),
-                        _ => Sink::Nowhere,
-                    };
-                    run_part(&mut participant, &ahead, &work, &mut sink).await
-                }
-                Err(fault) => Err(Trouble::Lost(fault)),
-            };
-            let error = match ran {
-                Ok((script, _, _)) => {
-                    self.note_commit_quietly(&participant);
-                    self.give_back(participant);
-                    script.error
-                }
-                Err(Trouble::Gone(gone)) => return Err(gone),
-                Err(Trouble::Lost(fault)) => {
-                    self.throw_away(participant);
-                    Some(ErrorFields::from(&fault))
-                }
-            };
-            if let Some(mut fields) = error {
-                if shard.0 > 0 {
-                    fields.detail = Some(format!(
-                        "failed on shard {shard}; done on the shards before it"
-                    ));
-                }
-                self.fail_with(&fields).await;
-                return Ok(Flow::Failed { parsed: 0 });
-            }
-        }
-        self.put_held(&held);
-        Ok(Flow::Next(at + 1))
-    }
-
-    fn note_commit_quietly(&mut self, participant: &Participant) {
-        if let Some(lsn) = participant.lease.commit_lsn() {
-            self.own_floor.raise(participant.shard, (lsn, None));
-            self.commit_token.raise(participant.shard, (lsn, None));
-        }
-    }
 }
 
 /// Runs the statement on one shard, up to its end or to the point where it wants COPY data.
-async fn run_part(
+pub(super) async fn run_part(
     participant: &mut Participant,
     ahead: &Ahead,
     work: &Work<'_>,
@@ -471,29 +384,6 @@ fn gate_answer(rows: &[Vec<Option<String>>]) -> Option<Gate> {
 }
 
 /// A shard's own error, as it came.
-fn server_error(shard: ShardNumber, fields: &ErrorFields) -> Fault {
+pub(super) fn server_error(shard: ShardNumber, fields: &ErrorFields) -> Fault {
     faults::from_node(&format!("shard {shard}"), fields)
-}
-
-/// All shards must have done the same.
-fn agree(parts: &[Part]) -> Result<(), Trouble> {
-    let Some(first) = parts.first() else {
-        return Ok(());
-    };
-    if parts
-        .iter()
-        .all(|part| part.script.tags == first.script.tags)
-    {
-        return Ok(());
-    }
-    let answers = parts.iter().map(|part| {
-        (
-            part.participant.shard,
-            part.script.tags.last().cloned().unwrap_or_default(),
-        )
-    });
-    Err(Trouble::Lost(Fault::ShardsDisagree {
-        what: "the rows of a statement that runs on all of them".to_owned(),
-        answers: answers.collect(),
-    }))
 }

@@ -56,8 +56,14 @@ impl fmt::Display for LastRoute {
             ),
             Self::All { shards, reason } => write!(
                 f,
-                "node=all role=primary shard=0..{} reason={reason:?} waited_ms=0",
+                "node=all role=primary shard=0..{} reason={} waited_ms=0",
                 shards.saturating_sub(1),
+                match reason {
+                    AllReason::OmniWrite => "OmniWrite",
+                    AllReason::Ddl => "Ddl",
+                    AllReason::Placement => "Placement",
+                    AllReason::Rows(_) => "Rows",
+                },
             ),
         }
     }

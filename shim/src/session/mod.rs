@@ -16,7 +16,9 @@
 //! | `words`, `keep`, `pin` | which statements leave something on their connection, and till when |
 //! | `party`, `running` | server connections on loan, and what cancels them |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
-//! | `execute`, `fanout` | a run on one server, a statement on every shard |
+//! | `execute`, `fanout`, `finish` | a run on one server, a statement on every shard |
+//! | `feed`, `spread` | COPY data for several servers |
+//! | `one_by_one` | what cannot run in a transaction |
 //! | `call` | a function call |
 //! | `busy` | what is answered while no server is free |
 //! | `long`, `semicolons` | messages that pass through unread |
@@ -43,6 +45,8 @@ mod effects;
 mod execute;
 mod fanout;
 mod faults;
+mod feed;
+mod finish;
 mod forward;
 mod greet;
 mod idle;
@@ -51,6 +55,7 @@ mod keep;
 mod last_route;
 mod local;
 mod long;
+mod one_by_one;
 mod param_values;
 mod params;
 mod party;
@@ -64,6 +69,7 @@ mod seats;
 mod semicolons;
 mod services;
 mod settings;
+mod spread;
 mod sql_prepared;
 mod startup;
 mod startup_options;

@@ -89,7 +89,6 @@ fn writes_that_could_reach_other_shards_are_refused() {
         "DELETE FROM orders WHERE CURRENT OF c",
         "TRUNCATE orders",
         "LOCK TABLE orders",
-        "COPY orders FROM STDIN",
         "MERGE INTO orders t USING lines s ON t.tenant_id = s.tenant_id AND s.tenant_id = 11 \
          WHEN NOT MATCHED THEN INSERT (tenant_id) VALUES (s.tenant_id)",
         "MERGE INTO orders t USING (VALUES (12)) s(k) ON t.tenant_id = s.k \
@@ -119,6 +118,26 @@ fn rows_without_a_key_are_refused() {
         refused("INSERT INTO orders VALUES (99, 1)").sqlstate(),
         "23514"
     );
+}
+
+#[test]
+fn copied_rows_go_where_their_keys_say() {
+    let rows = |place, only| {
+        AllReason::Rows(Rows {
+            table: 0,
+            place,
+            only,
+        })
+    };
+    to_all("COPY orders FROM STDIN", rows(0, None));
+    to_all("COPY orders (id, tenant_id) FROM STDIN CSV", rows(1, None));
+    let named = "/* pgdog_shard: 1 */ COPY orders FROM STDIN (FORMAT binary)";
+    to_all(named, rows(0, Some(ShardNumber(1))));
+    assert_eq!(refused("COPY orders (id) FROM STDIN").sqlstate(), "23502");
+    for option in ["ON_ERROR ignore", "ENCODING 'big5'", "WHATEVER 1"] {
+        unsupported(&format!("COPY orders FROM STDIN ({option})"));
+    }
+    to_all("COPY orders FROM STDIN (ENCODING 'LATIN1')", rows(0, None));
 }
 
 #[test]

@@ -49,6 +49,7 @@ fn sharded(schema: &str, table: &str, rule: TableRule) -> ShardedTable {
         table: table.into(),
         column,
         position,
+        copied_at: position,
         rule,
     }
 }
