@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use pgdog_integration::client::Client;
+use pgdog_integration::fixture::plain;
+use pgdog_integration::wire::{Batch, Wire, shape};
 use pgdog_integration::{Cluster, Shape, claims, shop, suite};
 
 fn main() -> ExitCode {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
             a_transaction_on_two_shards_commits_on_both,
             undeclared_tables_are_refused_with_a_hint,
             keys_of_every_type_are_placed_as_the_node_says,
+            a_key_in_another_encoding_is_refused_not_guessed,
             node_refuses_direct_writes_of_ordinary_users,
         ],
     )
@@ -294,6 +297,57 @@ async fn keys_of_every_type_are_placed_as_the_node_says(cluster: &Cluster) -> an
             keys.len()
         );
     }
+    Ok(())
+}
+
+/// Its hash would be that of other bytes than the server keeps.
+async fn a_key_in_another_encoding_is_refused_not_guessed(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(&plain(cluster, 0)).await?;
+    for sql in [
+        "CREATE TABLE words (word text PRIMARY KEY, note text)",
+        "SELECT pgdog.shard_table('words', 'word', 'varchar')",
+        "SET client_encoding TO 'LATIN1'",
+    ] {
+        let done = shape(&wire.query(sql).await?);
+        ensure!(!done.contains("E("), "{sql}: {done}");
+    }
+    let refused: [(&[u8], &str); 5] = [
+        (b"INSERT INTO words VALUES ('\xe9', '')", "0A000"),
+        // By chance it is UTF-8, of another word.
+        (b"INSERT INTO words VALUES ('\xc3\xa9', '')", "0A000"),
+        (
+            b"UPDATE words SET note = 'x' WHERE word = '\xc3\xa9'",
+            "0A000",
+        ),
+        (b"SET pgdog.sharding_key = '\xe9'", "22023"),
+        (b"/* pgdog_sharding_key: \xe9 */ DELETE FROM words", "22023"),
+    ];
+    for (sql, code) in refused {
+        let asked = Batch::new().message(b'Q', &[sql, b"\0"].concat());
+        let answers = shape(&wire.ask(&asked).await?);
+        let sql = sql.escape_ascii();
+        ensure!(answers == format!("E({code}) Z(I)"), "{sql}: {answers}");
+    }
+    let bound = Batch::new()
+        .run("INSERT INTO words VALUES ($1, '')", &["é"])
+        .sync();
+    let answers = shape(&wire.ask(&bound).await?);
+    ensure!(answers.contains("E(0A000)"), "{answers}");
+    // What is no key may be anything.
+    let sql = b"INSERT INTO words VALUES ('e', '\xe9')\0";
+    let done = shape(&wire.ask(&Batch::new().message(b'Q', sql)).await?);
+    ensure!(done == "C(INSERT 0 1) Z(I)", "{done}");
+    let client = cluster.connect().await?;
+    let note = client
+        .value("SELECT note FROM words WHERE word = 'e'")
+        .await?;
+    ensure!(note == "é", "{note}");
+    let mut words = 0;
+    for shard in 0..2 {
+        let count = on_shard(cluster, shard, "SELECT count(*) FROM words").await?;
+        words += count.parse::<u32>()?;
+    }
+    ensure!(words == 1, "{words} words");
     Ok(())
 }
 

@@ -35,6 +35,9 @@ fn apply(hints: &mut Hints, name: &str, value: &str) {
             Ok(shard) => Hint::Shard(shard),
             Err(_) => Hint::Invalid(format!("{name}: {value}")),
         },
+        "pgdog_sharding_key" if super::is_unread(value) => {
+            Hint::Invalid(format!("{name}: {value}"))
+        }
         "pgdog_sharding_key" => Hint::Key(value.to_owned()),
         "pgdog_role" => {
             match value {

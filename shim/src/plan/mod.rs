@@ -258,6 +258,15 @@ pub enum Origin {
     Column(usize, String),
 }
 
+/// Whether a text has characters that stand for bytes which could not be read: whatever they are,
+/// no value, name or key equals them.
+pub fn is_unread(text: &str) -> bool {
+    text.contains(|character| UNREAD.contains(&character))
+}
+
+/// See [`is_unread`].
+const UNREAD: std::ops::RangeInclusive<char> = '\u{ec00}'..='\u{ecff}';
+
 /// A value as the text has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {

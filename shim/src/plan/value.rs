@@ -6,7 +6,7 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{AConst, Node, TypeCast, TypeName, a_const};
 
-use super::{ParamType, Value};
+use super::{ParamType, Value, is_unread};
 
 /// What `node` is worth, as far as the text alone tells.
 pub(super) fn value(node: &Node) -> Value {
@@ -14,7 +14,7 @@ pub(super) fn value(node: &Node) -> Value {
         return Value::Default;
     }
     match typed(node) {
-        Typed::Constant(constant) => Value::Text(constant.text),
+        Typed::Constant(constant) => constant.value(),
         Typed::Null => Value::Null,
         Typed::Param(param) => param.value(),
         Typed::Unknown => Value::Unknown,
@@ -102,6 +102,16 @@ enum Family {
 struct Constant {
     text: String,
     family: Family,
+}
+
+impl Constant {
+    /// What is not readable is not known.
+    fn value(self) -> Value {
+        match is_unread(&self.text) {
+            true => Value::Unknown,
+            false => Value::Text(self.text),
+        }
+    }
 }
 
 /// A parameter with the casts around it.
@@ -415,9 +425,9 @@ fn cast_member(member: Typed, element: Option<&TypeName>) -> Value {
     match (member, element) {
         (Typed::Null, _) => Value::Null,
         (Typed::Unknown, _) => Value::Unknown,
-        (Typed::Constant(constant), None) => Value::Text(constant.text),
+        (Typed::Constant(constant), None) => constant.value(),
         (Typed::Constant(constant), Some(type_name)) => {
-            cast_constant(constant, type_name).map_or(Value::Unknown, |c| Value::Text(c.text))
+            cast_constant(constant, type_name).map_or(Value::Unknown, Constant::value)
         }
         (Typed::Param(param), None) => param.value(),
         (Typed::Param(param), Some(type_name)) => match target_type(type_name) {

@@ -1,10 +1,13 @@
 //! What servers say: parsed views.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::ProtocolError;
 use super::backend::TxStatus;
 use super::cursor::Cursor;
+use super::spelling::Spelling;
 use super::startup::CancelKey;
 
 /// The fields of an ErrorResponse or NoticeResponse that pgdog reads and writes.
@@ -34,8 +37,7 @@ impl ErrorFields {
         }
     }
 
-    /// Reads the body of an ErrorResponse or NoticeResponse. Texts that are not UTF-8 (an error
-    /// before the encoding is settled) are read with replacements: they are for people.
+    /// Reads the body of an ErrorResponse or NoticeResponse.
     ///
     /// # Errors
     /// `08P01` when the body is cut off.
@@ -47,7 +49,7 @@ impl ErrorFields {
             if code == 0 {
                 return Ok(fields);
             }
-            let text = String::from_utf8_lossy(cursor.cstr()?).into_owned();
+            let text = Spelling::Utf8.read(cursor.cstr()?).into_owned();
             match code {
                 b'S' if fields.severity.is_empty() => fields.severity = text,
                 b'V' => fields.severity = text,
@@ -70,10 +72,10 @@ impl ErrorFields {
 /// ParameterStatus: name and value.
 ///
 /// # Errors
-/// `08P01`, `22021`.
-pub fn parameter_status(body: &[u8]) -> Result<(&str, &str), ProtocolError> {
+/// `08P01`, `22021` for a name that is not UTF-8.
+pub fn parameter_status(body: &[u8]) -> Result<(&str, Cow<'_, str>), ProtocolError> {
     let mut cursor = Cursor::new(body, "ParameterStatus");
-    let pair = (cursor.str()?, cursor.str()?);
+    let pair = (cursor.str()?, Spelling::Utf8.read(cursor.cstr()?));
     cursor.end()?;
     Ok(pair)
 }
@@ -121,13 +123,13 @@ pub fn affected_rows(command: &str) -> Option<u64> {
 /// Names of a RowDescription's columns.
 ///
 /// # Errors
-/// `08P01`, `22021`.
-pub fn column_names(body: &[u8]) -> Result<Vec<&str>, ProtocolError> {
+/// `08P01`.
+pub fn column_names(body: &[u8]) -> Result<Vec<Cow<'_, str>>, ProtocolError> {
     let mut cursor = Cursor::new(body, "RowDescription");
     let count = cursor.count()?;
     let mut names = Vec::with_capacity(count);
     for _ in 0..count {
-        names.push(cursor.str()?);
+        names.push(Spelling::Utf8.read(cursor.cstr()?));
         cursor.bytes(18)?;
     }
     cursor.end()?;
@@ -152,15 +154,9 @@ pub fn data_row(body: &[u8]) -> Result<Vec<Option<&[u8]>>, ProtocolError> {
 /// As [`data_row`], for values in text format.
 ///
 /// # Errors
-/// `08P01`, `22021`.
+/// `08P01`.
 pub fn text_row(body: &[u8]) -> Result<Vec<Option<String>>, ProtocolError> {
-    let text = |value: &[u8]| {
-        std::str::from_utf8(value)
-            .map(str::to_owned)
-            .map_err(|_| ProtocolError::NotUtf8("DataRow"))
-    };
-    data_row(body)?
-        .into_iter()
-        .map(|value| value.map(text).transpose())
-        .collect()
+    let text = |value: &[u8]| Spelling::Utf8.read(value).into_owned();
+    let values = data_row(body)?.into_iter();
+    Ok(values.map(|value| value.map(text)).collect())
 }

@@ -6,7 +6,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::ProtocolError;
+use super::{ProtocolError, spelling};
 
 /// Bytes of a tag and its length word.
 pub const HEADER: usize = 5;
@@ -22,6 +22,8 @@ pub struct Frame {
     /// Header and body; never shorter than [`HEADER`], and the length word is right, but for a
     /// beginning, which is shorter than that word says.
     raw: Bytes,
+    /// The body with its texts as they are read, where that is not how they came.
+    spelled: Option<Box<[u8]>>,
 }
 
 impl Frame {
@@ -32,13 +34,27 @@ impl Frame {
     pub fn new(tag: u8, body: &[u8]) -> Self {
         let mut raw = BytesMut::with_capacity(HEADER + body.len());
         put(&mut raw, tag, |out| out.extend_from_slice(body));
-        Self { raw: raw.freeze() }
+        Self::of(raw.freeze())
+    }
+
+    fn of(raw: Bytes) -> Self {
+        Self { raw, spelled: None }
+    }
+
+    /// Reads the message's texts from now on in this way.
+    pub(super) fn spell(&mut self, body: Vec<u8>) {
+        self.spelled = Some(body.into_boxed_slice());
+    }
+
+    /// The body to read the message from.
+    pub(super) fn readable(&self) -> &[u8] {
+        self.spelled.as_deref().unwrap_or(self.body())
     }
 
     /// The beginning of a message that is too long to be held: its header and some of its body.
     /// `None` when the header is not all there.
     pub fn beginning(raw: Bytes) -> Option<Self> {
-        (raw.len() >= HEADER).then_some(Self { raw })
+        (raw.len() >= HEADER).then(|| Self::of(raw))
     }
 
     /// Bytes that are missing; 0 of a whole message.
@@ -135,9 +151,9 @@ pub fn peek(buffer: &[u8]) -> Result<Option<View<'_>>, ProtocolError> {
 /// `08P01` when the length word is impossible.
 pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
     match whole_length(buffer, MAX_LENGTH)? {
-        Some(total) if buffer.len() >= total => Ok(Some(Frame {
-            raw: buffer.split_to(total).freeze(),
-        })),
+        Some(total) if buffer.len() >= total => {
+            Ok(Some(Frame::of(buffer.split_to(total).freeze())))
+        }
         Some(total) => {
             // One growth instead of many for a long message; bounded, since nothing came yet.
             buffer.reserve((total - buffer.len()).min(1 << 20));
@@ -290,11 +306,12 @@ pub(super) fn put_untagged(out: &mut BytesMut, body: impl FnOnce(&mut BytesMut))
     out[start..start + 4].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Writes a text and its NUL; ends at an inner NUL, as PostgreSQL would read it.
+/// Writes a text and its NUL, in the bytes that it was read from; ends at an inner NUL, as
+/// PostgreSQL would read it.
 pub(super) fn put_cstr(out: &mut BytesMut, text: &str) {
     let bytes = text.as_bytes();
     let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
-    out.extend_from_slice(&bytes[..end]);
+    spelling::write(&bytes[..end], out);
     out.put_u8(0);
 }
 

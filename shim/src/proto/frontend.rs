@@ -163,9 +163,9 @@ impl<'a> Frontend<'a> {
     ///
     /// # Errors
     /// `08P01` when the tag is unknown or the body is not what the tag promises, `22021` when a
-    /// text isn't UTF-8.
+    /// text isn't UTF-8 and was not read as something else.
     pub fn parse(frame: &'a Frame) -> Result<Self, ProtocolError> {
-        let body = frame.body();
+        let body = frame.readable();
         let message = match frame.tag() {
             b'Q' => Self::Query {
                 sql: whole_str(body, "Query")?,

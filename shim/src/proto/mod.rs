@@ -25,6 +25,7 @@ pub mod frontend;
 pub mod md5;
 pub mod scram;
 pub mod scram_client;
+pub mod spelling;
 pub mod startup;
 
 #[cfg(test)]

@@ -49,6 +49,11 @@ impl Conn {
         self.ledger.spoil_prepared(name);
     }
 
+    /// The connection is one client's, who names its statements: they all stay.
+    pub fn keep_all_prepared(&mut self) {
+        self.ledger.keep_all_prepared();
+    }
+
     /// To be called after `DEALLOCATE name` went through.
     pub fn forget_one_prepared(&mut self, name: &str) {
         self.ledger.forget_one_prepared(name);

@@ -406,7 +406,7 @@ impl Conn {
         match frame.tag() {
             tag::PARAMETER_STATUS => {
                 let (name, value) = answer::parameter_status(frame.body())?;
-                self.note_parameter(name, value);
+                self.note_parameter(name, &value);
             }
             tag::ERROR if ErrorFields::parse(frame.body())?.ends_connection() => {
                 self.broken = Some("ended by the server");

@@ -154,6 +154,11 @@ impl Ledger {
         self.prepared.len()
     }
 
+    /// The names are a client's: none of them may go by itself.
+    pub(super) fn keep_all_prepared(&mut self) {
+        self.prepared.keep_all();
+    }
+
     pub(super) fn forget_prepared(&mut self) {
         self.prepared.clear();
     }

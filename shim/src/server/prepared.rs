@@ -40,6 +40,7 @@ pub(super) struct Prepared {
     bytes: usize,
     tick: u64,
     evicted: Vec<(String, Known)>,
+    keeps_all: bool,
 }
 
 impl Prepared {
@@ -50,6 +51,7 @@ impl Prepared {
             bytes: 0,
             tick: 0,
             evicted: Vec::new(),
+            keeps_all: false,
         }
     }
 
@@ -91,7 +93,11 @@ impl Prepared {
 
     /// Lets the names that were used longest ago fall out, down to the bounds.
     pub(super) fn trim(&mut self) {
-        while self.known.len() > 1 && (self.known.len() > self.limit || self.bytes > BYTES_LIMIT) {
+        let bounded = !self.keeps_all;
+        while bounded
+            && self.known.len() > 1
+            && (self.known.len() > self.limit || self.bytes > BYTES_LIMIT)
+        {
             self.evict_oldest();
         }
     }
@@ -133,6 +139,12 @@ impl Prepared {
         self.known.clear();
         self.evicted.clear();
         self.bytes = 0;
+        self.keeps_all = false;
+    }
+
+    /// Nothing falls out any more, until all is forgotten.
+    pub(super) fn keep_all(&mut self) {
+        self.keeps_all = true;
     }
 
     /// Names to be closed on the server now.

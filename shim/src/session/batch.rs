@@ -66,6 +66,11 @@ pub enum Message<'a> {
     },
     /// Close of a statement: the client's name only, servers keep theirs.
     CloseStatement,
+    /// Close of a statement that the server has under the client's name.
+    CloseOwn {
+        /// As it came.
+        frame: &'a Frame,
+    },
     /// Close of a portal.
     ClosePortal {
         /// As it came.
@@ -86,6 +91,8 @@ pub struct Step<'a> {
     pub executes: bool,
     /// The portal was bound in an earlier batch, and lives on this shard.
     pub resumes: Option<ShardNumber>,
+    /// Only ASCII can be read of the parameters.
+    pub foreign: bool,
 }
 
 impl Step<'_> {
@@ -124,6 +131,7 @@ impl Message<'_> {
             | Message::DescribeStatement { frame, .. }
             | Message::DescribePortal { frame }
             | Message::Execute { frame }
+            | Message::CloseOwn { frame }
             | Message::ClosePortal { frame } => frame.raw().len(),
             Message::CloseStatement => 0,
         }
@@ -134,15 +142,25 @@ impl Message<'_> {
 impl route::Params for Step<'_> {
     fn param(&self, number: usize) -> Option<route::Bind<'_>> {
         let param = self.bind.as_ref()?.params().nth(number.checked_sub(1)?)?;
+        let type_oid = self
+            .subject
+            .as_ref()
+            .map_or(0, |prepared| prepared.type_of(number));
+        let is_text = param.format == Format::Text || may_be_text(type_oid);
+        if self.foreign && is_text && !param.value.is_none_or(<[u8]>::is_ascii) {
+            return None;
+        }
         Some(route::Bind {
             value: param.value,
             binary: param.format == Format::Binary,
-            type_oid: self
-                .subject
-                .as_ref()
-                .map_or(0, |prepared| prepared.type_of(number)),
+            type_oid,
         })
     }
+}
+
+/// Whether the binary form of a type is in the client's encoding.
+fn may_be_text(type_oid: u32) -> bool {
+    matches!(type_oid, 0 | 19 | 25 | 705 | 1042 | 1043)
 }
 
 /// A portal that outlives its batch.
@@ -161,6 +179,10 @@ pub struct Names {
     pub statements: HashMap<String, Held>,
     /// What the meaning of a text hangs on, besides itself: database, `search_path`, role.
     pub context: u64,
+    /// Only ASCII can be read of values, which are in another encoding.
+    pub foreign: bool,
+    /// The server minds the names of statements: the connection is the client's alone.
+    pub own: bool,
     /// Portals, until the end of the transaction.
     pub portals: HashMap<String, Portal>,
 }
@@ -174,6 +196,7 @@ impl Names {
     /// The statement that an EXECUTE runs.
     pub fn executed_by(&self, statement: &Statement) -> Option<&Held> {
         match &statement.prepared {
+            Some(plan::Prepared::Execute { .. }) if self.own => None,
             Some(plan::Prepared::Execute { name, .. }) => self.statements.get(name),
             Some(plan::Prepared::Prepare { .. } | plan::Prepared::Deallocate(_)) | None => None,
         }
@@ -271,6 +294,10 @@ impl<'a> Splitter<'a, '_> {
                 self.note_setting(&step);
                 self.batch.steps.push(step);
             }
+            Frontend::Close(Subject::Statement(name)) if self.names.own && !name.is_empty() => {
+                self.names.statements.remove(name);
+                self.push(Message::CloseOwn { frame });
+            }
             Frontend::Close(Subject::Statement(name)) => {
                 self.names.statements.remove(name);
                 self.push_close(Message::CloseStatement);
@@ -295,6 +322,11 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn parse(&mut self, name: &str, sql: &str, types: Vec<u32>) -> Result<Held, ErrorFields> {
+        if !name.is_empty() && self.names.own {
+            let held = Held::now(self.registry.own(name, sql, types, self.plans));
+            self.names.statements.insert(name.to_owned(), held.clone());
+            return Ok(held);
+        }
         if !name.is_empty() && self.names.statements.contains_key(name) {
             return Err(faults::duplicate_statement(name));
         }
@@ -342,11 +374,18 @@ impl<'a> Splitter<'a, '_> {
         ) || statement.functions.sets
         {
             self.names.context = rand::random();
+            // Neither can it be told which encoding follows.
+            self.names.foreign = true;
         }
     }
 
     fn statement(&self, name: &str) -> Result<Held, ErrorFields> {
         let known = self.names.statements.get(name).cloned();
+        if known.is_none() && self.names.own && !name.is_empty() {
+            // SQL has prepared it, or the server says that there is none.
+            let unseen = self.registry.own(name, "", Vec::new(), self.plans);
+            return Ok(Held::now(unseen));
+        }
         known.ok_or_else(|| faults::unknown_statement(name))
     }
 
@@ -368,7 +407,11 @@ impl<'a> Splitter<'a, '_> {
     }
 
     fn step(&mut self) -> &mut Step<'a> {
-        self.step.get_or_insert_default()
+        let foreign = self.names.foreign;
+        self.step.get_or_insert_with(|| Step {
+            foreign,
+            ..Step::default()
+        })
     }
 
     /// The next message is about this statement.

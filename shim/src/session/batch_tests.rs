@@ -115,3 +115,43 @@ fn a_portal_of_an_earlier_batch_is_resumed_where_it_lives() {
     assert_eq!(batch.steps[0].resumes, Some(ShardNumber(1)));
     assert_eq!(batch.steps[0].sql(), "SELECT 1");
 }
+
+#[test]
+fn in_another_encoding_only_ascii_is_read_of_parameters() {
+    let frames = frames(|out| {
+        frontend::parse("", "SELECT $1, $2, $3", &[23], out);
+        frontend::bind("", "", &[Some("1"), Some("e"), Some("é")], out);
+        frontend::execute("", 0, out);
+    });
+    let mut names = Names {
+        foreign: true,
+        ..Names::default()
+    };
+    let batch = cut(&frames, &mut names);
+    let known = |number| route::Params::param(&batch.steps[0], number).is_some();
+    assert_eq!([1, 2, 3].map(known), [true, true, false]);
+}
+
+#[test]
+fn where_the_server_minds_names_nothing_is_judged_by_them() {
+    let frames = frames(|out| {
+        frontend::parse("s", "SELECT 1", &[], out);
+        frontend::parse("s", "SELECT 2", &[], out);
+        frontend::bind("", "of_sql", &[], out);
+        frontend::execute("", 0, out);
+        frontend::close(Subject::Statement("s"), out);
+    });
+    let mut names = Names {
+        own: true,
+        ..Names::default()
+    };
+    let batch = cut(&frames, &mut names);
+    assert!(batch.error.is_none());
+    let messages = batch.steps.iter().flat_map(|step| &step.messages);
+    assert!(
+        messages
+            .last()
+            .is_some_and(|last| matches!(last, Message::CloseOwn { .. }))
+    );
+    assert!(names.statements.is_empty());
+}

@@ -60,7 +60,7 @@ impl Session<'_> {
             Message::Parse { prepared, .. } => {
                 prepared.named && accepted.contains(&prepared.server_name)
             }
-            Message::CloseStatement => true,
+            Message::CloseStatement | Message::CloseOwn { .. } => true,
             Message::Bind { .. }
             | Message::DescribeStatement { .. }
             | Message::DescribePortal { .. }

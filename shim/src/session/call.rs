@@ -11,7 +11,7 @@ use super::party::Participant;
 use super::work::Work;
 use crate::nodes::Topology;
 use crate::observe::Counted;
-use crate::proto::{ErrorFields, Frame, TxStatus};
+use crate::proto::{Frame, TxStatus};
 
 /// Functions of large objects (`pg_proc.oid`): they leave nothing behind that outlives their
 /// transaction.
@@ -89,10 +89,10 @@ impl Session<'_> {
             Err(Trouble::Gone(gone)) => return Err(gone),
             Err(Trouble::Lost(fault)) => {
                 self.lose(participant);
-                self.fail_with(&ErrorFields::from(&fault)).await;
+                self.report_loss(&fault).await?;
             }
             Ok(Attempt::Unproved(fields) | Attempt::Refused(fields)) => {
-                self.throw_away(participant);
+                self.refuse(participant).await;
                 self.fail_with(&fields).await;
             }
             Ok(Attempt::Ran { script, .. }) => {

@@ -8,7 +8,9 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::Interest;
 
 use crate::net::{Inbound, Stream};
+use crate::proto::backend::tag::NOTIFICATION;
 use crate::proto::frame::{self, Frame};
+use crate::proto::spelling::{Spelling, spell};
 use crate::proto::startup::{self, StartupPacket};
 use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
 
@@ -84,6 +86,10 @@ pub struct Client {
     reported: BTreeMap<String, String>,
     /// Minor version of the protocol that the client speaks.
     pub protocol_minor: u16,
+    /// How its texts are to be read.
+    spelling: Spelling,
+    /// Process id of the server that works for it, and the one that it was told.
+    pids: (i32, i32),
     /// Where in `out` the last CommandComplete begins.
     completion: Option<usize>,
     written_bytes: u64,
@@ -102,6 +108,8 @@ impl Client {
             out: BytesMut::new(),
             reported: BTreeMap::new(),
             protocol_minor: 0,
+            spelling: Spelling::default(),
+            pids: (0, 0),
             completion: None,
             written_bytes: 0,
             received_bytes: 0,
@@ -187,7 +195,8 @@ impl Client {
             {
                 self.rest = total - self.inbox.len();
                 let raw = self.inbox.split().freeze();
-                return Ok(Frame::beginning(raw).expect("its header was just read"));
+                let beginning = Frame::beginning(raw).expect("its header was just read");
+                return Ok(self.spelled(beginning));
             }
             if let Some(frame) = self.whole()? {
                 return Ok(frame);
@@ -229,7 +238,8 @@ impl Client {
         while let Some(piece) = self.read_rest().await? {
             raw.extend_from_slice(&piece);
         }
-        Ok(frame::take(&mut raw)?.expect("as many bytes as its length says"))
+        let whole = frame::take(&mut raw)?.expect("as many bytes as its length says");
+        Ok(self.spelled(whole))
     }
 
     /// COPY data as it came, or another message.
@@ -253,7 +263,7 @@ impl Client {
                     _ => {}
                 }
                 if let Some(frame) = frame::take_frontend(&mut self.inbox)? {
-                    return Ok(Copied::Other(frame));
+                    return Ok(Copied::Other(self.spelled(frame)));
                 }
             }
             if self.fill().await? == 0 {
@@ -279,9 +289,23 @@ impl Client {
         self.inbox.advance(length);
         self.rest -= length;
         match self.rest {
-            0 => Ok(frame::take_frontend(&mut self.inbox)?),
+            0 => {
+                let frame = frame::take_frontend(&mut self.inbox)?;
+                Ok(frame.map(|frame| self.spelled(frame)))
+            }
             _ => Ok(None),
         }
+    }
+
+    fn spelled(&self, mut frame: Frame) -> Frame {
+        spell(&mut frame, self.spelling);
+        frame
+    }
+
+    /// The client's encoding, if only ASCII can be read of its texts.
+    pub fn foreign_encoding(&self) -> Option<&str> {
+        let reported = self.reported.get("client_encoding").map(String::as_str);
+        reported.filter(|_| self.spelling.is_foreign())
     }
 
     /// A row is on its way to the client and will never be whole.
@@ -373,6 +397,9 @@ impl Client {
 
     /// Tells of a setting, unless the client knows it. What is of one server only stays with us.
     pub fn tell_setting(&mut self, name: &str, value: &str) {
+        if name == "client_encoding" {
+            self.spelling = Spelling::of(value);
+        }
         let of_one_server = matches!(
             name,
             "in_hot_standby" | "server_version" | "server_encoding" | "integer_datetimes"
@@ -384,6 +411,26 @@ impl Client {
         }
         self.reported.insert(name.to_owned(), value.to_owned());
         backend::parameter_status(name, value, &mut self.out);
+    }
+
+    /// Whose notifications are the client's own: those of a server process, for which it was told
+    /// another number.
+    pub fn know_server(&mut self, server_pid: i32, told_pid: i32) {
+        self.pids = (server_pid, told_pid);
+    }
+
+    /// Puts what a server said by itself: notices and notifications.
+    pub fn put_pushed(&mut self, messages: &[u8]) {
+        let (server, told) = self.pids;
+        for (tag, body) in frame::frames(messages).flatten() {
+            frame::put(&mut self.out, tag, |out| match body.split_first_chunk() {
+                Some((pid, rest)) if tag == NOTIFICATION && *pid == server.to_be_bytes() => {
+                    out.extend_from_slice(&told.to_be_bytes());
+                    out.extend_from_slice(rest);
+                }
+                _ => out.extend_from_slice(body),
+            });
+        }
     }
 
     /// Writes when much has been collected: this holds a fast server back for a slow client.

@@ -117,7 +117,7 @@ impl Session<'_> {
             Ok(done) => done,
             Err(fault) => return Ended::Failed(ErrorFields::from(&fault)),
         };
-        self.client.out.extend_from_slice(&done.pushed);
+        self.client.put_pushed(&done.pushed);
         let commit = participant.lease.commit_lsn().map(|lsn| (shard, lsn));
         if let Some(fields) = done.error {
             return Ended::Failed(fields);

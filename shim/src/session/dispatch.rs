@@ -9,6 +9,7 @@ use pgdog_core::ids::ShardNumber;
 
 use super::Session;
 use super::client::Gone;
+use super::prepared::Prepared;
 use super::steps::{Asked, Input};
 use super::tx::Block;
 use crate::nodes::Topology;
@@ -76,7 +77,7 @@ impl Session<'_> {
     async fn statement(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
         let asked = input.at(at);
         let kind = asked.statement().map(|statement| &statement.kind);
-        if self.tx.is_failed() && !kind.is_some_and(may_end_failure) {
+        if self.tx.is_failed() && !kind.is_some_and(may_end_failure) && !self.is_nothing(&asked) {
             return Ok(self.fault(&Fault::AbortedTransaction).await);
         }
         match kind {
@@ -91,6 +92,20 @@ impl Session<'_> {
                     Flow::Next(_) => self.bring_defaults_back(&asked, flow).await,
                     Flow::Again(_) | Flow::Failed { .. } => Ok(flow),
                 }
+            }
+        }
+    }
+
+    /// An empty text, of which a server says so also in a failed transaction.
+    fn is_nothing(&self, asked: &Asked<'_>) -> bool {
+        match asked {
+            Asked::Simple { .. } => false,
+            Asked::Extended(step) => {
+                let text = |subject: &Prepared| match subject.plan() {
+                    Some(plan) => !plan.statements.is_empty(),
+                    None => true,
+                };
+                !step.subject.as_deref().is_some_and(text) && !self.participants.is_empty()
             }
         }
     }

@@ -96,6 +96,9 @@ impl Session<'_> {
             Kind::Discard { all: true } => {
                 self.forget_everything();
                 lease.forget_prepared();
+                if self.names.own {
+                    lease.keep_all_prepared();
+                }
                 lease.epoch = None;
                 lease.applied = Applied::default();
                 if let Some((shard, CODE)) = self.pin {

@@ -100,7 +100,7 @@ impl Session<'_> {
                         self.client.cut(mark);
                         continue;
                     }
-                    return Ok(self.fault(&fault).await);
+                    return self.report_loss(&fault).await;
                 }
                 Ok(Attempt::Unproved(fields)) => {
                     tracing::debug!(%shard, sqlstate = fields.code, "guard refused");
@@ -110,7 +110,7 @@ impl Session<'_> {
                     }
                 }
                 Ok(Attempt::Refused(fields)) => {
-                    self.throw_away(participant);
+                    self.refuse(participant).await;
                     self.fail_with(&fields).await;
                     return Ok(Flow::Failed { parsed: 0 });
                 }
@@ -220,7 +220,7 @@ impl Session<'_> {
                         continue;
                     }
                     self.lose(participant);
-                    return Ok(self.fault(&fault).await);
+                    return self.report_loss(&fault).await;
                 }
                 Ok(Attempt::Unproved(_)) => {
                     self.dismiss(participant).await;
@@ -229,7 +229,7 @@ impl Session<'_> {
                     }
                 }
                 Ok(Attempt::Refused(fields)) => {
-                    self.throw_away(participant);
+                    self.refuse(participant).await;
                     self.fail_with(&fields).await;
                     return Ok(Flow::Failed { parsed: 0 });
                 }
@@ -270,22 +270,28 @@ impl Session<'_> {
         }
         let status = participant.lease.tx_status();
         self.participants.insert(participant.shard, participant);
-        if script.error.is_some() {
+        let failed = script.error.is_some();
+        if failed {
             self.seen.count(Counted::Errors, 1);
             self.tx.fail();
-            return Flow::Failed {
-                parsed: script.parsed,
-            };
         }
         if status == TxStatus::Idle && self.tx.block() == Block::Explicit {
-            // PREPARE TRANSACTION took it away.
+            // PREPARE TRANSACTION took it away, or rolled it back.
             for (_, gone) in std::mem::take(&mut self.participants) {
                 self.give_back(gone);
             }
-            self.params.commit();
+            match failed {
+                true => self.params.rollback(),
+                false => self.params.commit(),
+            }
             self.tx.end();
         }
-        Flow::Next(range.end)
+        match failed {
+            true => Flow::Failed {
+                parsed: script.parsed,
+            },
+            false => Flow::Next(range.end),
+        }
     }
 
     /// A SET that one server of the transaction has run holds for all: those that join later get

@@ -109,7 +109,7 @@ impl Session<'_> {
             }
             if message.0 == tag::PARAMETER_STATUS {
                 if let Ok((name, value)) = answer::parameter_status(message.1) {
-                    self.client.tell_setting(name, value);
+                    self.client.tell_setting(name, &value);
                 }
                 continue;
             }

@@ -200,8 +200,13 @@ pub fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> R
     }
     let verdict = match frame.tag() {
         tag::NOTICE | tag::NOTIFICATION => {
-            if let Sink::Pushed(buffer) = sink {
-                buffer.extend_from_slice(frame.raw());
+            match sink {
+                Sink::Pushed(buffer) => buffer.extend_from_slice(frame.raw()),
+                Sink::Client(client) => {
+                    client.put_pushed(frame.raw());
+                    return Ok(());
+                }
+                Sink::Buffer(_) | Sink::Nowhere => {}
             }
             Verdict::Show
         }
@@ -209,7 +214,7 @@ pub fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> R
             let (name, value) = answer::parameter_status(frame.body()).map_err(violation)?;
             match sink {
                 Sink::Client(client) => {
-                    client.tell_setting(name, value);
+                    client.tell_setting(name, &value);
                     Verdict::Hide
                 }
                 Sink::Buffer(_) | Sink::Pushed(_) | Sink::Nowhere => Verdict::Show,

@@ -11,7 +11,8 @@ use super::client::Gone;
 use super::services::Services;
 use crate::nodes::Cluster;
 use crate::observe::Counted;
-use crate::proto::{ErrorFields, Frame, backend};
+use crate::proto::backend::tag;
+use crate::proto::{ErrorFields, Frame};
 
 /// What may end a session from outside. Made once, as every new one takes a lock that all share.
 pub struct Signals {
@@ -77,12 +78,7 @@ impl Session<'_> {
                     return Err(self.client.dismiss(&ErrorFields::from(&fault)).await);
                 }
                 frame = notified => match frame {
-                    Ok(frame) if frame.tag() == backend::tag::NOTIFICATION
-                        || frame.tag() == backend::tag::NOTICE => {
-                        frame.encode(&mut self.client.out);
-                        self.client.flush().await?;
-                    }
-                    Ok(_) => {}
+                    Ok(frame) => self.pushed(&frame).await?,
                     Err(fault) => {
                         // What was pinned (LISTEN, temporary tables) is lost: going on would
                         // pretend that it is still there.
@@ -90,6 +86,21 @@ impl Session<'_> {
                     }
                 },
             }
+        }
+    }
+
+    /// What the kept server says by itself.
+    async fn pushed(&mut self, frame: &Frame) -> Result<(), Gone> {
+        match frame.tag() {
+            tag::NOTIFICATION | tag::NOTICE => {
+                self.client.put_pushed(frame.raw());
+                self.client.flush().await
+            }
+            tag::ERROR => match ErrorFields::parse(frame.body()) {
+                Ok(fields) if fields.ends_connection() => Err(self.client.dismiss(&fields).await),
+                Ok(_) | Err(_) => Ok(()),
+            },
+            _ => Ok(()),
         }
     }
 

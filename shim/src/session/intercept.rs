@@ -24,7 +24,7 @@ impl Session<'_> {
             Kind::SetServerTimestamp(_) | Kind::ExplainRoute => true,
             Kind::Current(name) => matches!(classify(name), Class::Own(_)),
             Kind::Discard { all } => *all && self.pin.is_none(),
-            Kind::Session => deallocated(asked).is_some(),
+            Kind::Session => !self.names.own && deallocated(asked).is_some(),
             _ => false,
         }
     }

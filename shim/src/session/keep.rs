@@ -51,6 +51,9 @@ impl Session<'_> {
         for setting in settings(runs, asked.params()) {
             self.check_own(&setting)?;
         }
+        if self.sets_beyond_ascii(asked, statement) {
+            return Ok(Some(CODE));
+        }
         Ok(match statement.kind {
             Kind::Session => match stateful(asked.sql()) {
                 Stateful::Keep(why) => Some(why),
@@ -75,6 +78,21 @@ impl Session<'_> {
         };
         if asked.executes() && asked.statement().is_some_and(runs_some) {
             self.code = self.services.stateful_code(&self.cluster).await;
+        }
+    }
+
+    /// A setting whose value can't be brought to another connection, as nobody here knows what it
+    /// is: it is in the client's encoding, or an encoding follows in which it means something else.
+    fn sets_beyond_ascii(&self, asked: &Asked<'_>, statement: &Statement) -> bool {
+        let Kind::Set { name, .. } = &statement.kind else {
+            return false;
+        };
+        match name.as_str() {
+            "client_encoding" => {
+                let mut set = self.params.wanted().values();
+                set.any(|command| !command.is_ascii())
+            }
+            _ => self.client.foreign_encoding().is_some() && !asked.sql().is_ascii(),
         }
     }
 
@@ -155,6 +173,7 @@ fn flag(value: &Value, params: &dyn Params) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::plan::parse;
+    use crate::proto::spelling::Spelling;
     use crate::route::{Bind, NoParams};
 
     struct Given(Vec<(&'static [u8], bool)>);
@@ -194,6 +213,12 @@ mod tests {
             sets_unknown(&two, &NoParams),
             "the parameters are not there"
         );
+    }
+
+    #[test]
+    fn what_cannot_be_read_sets_what_nobody_knows() {
+        let sql = Spelling::Bytes.read(b"SELECT set_config('app.name', '\xe9', false)");
+        assert!(sets_unknown(&statement(&sql), &NoParams));
     }
 
     #[test]

@@ -62,7 +62,9 @@ impl Local {
                         }
                         Message::DescribePortal { .. } => self.description(out),
                         Message::Execute { .. } => return,
-                        Message::CloseStatement | Message::ClosePortal { .. } => {
+                        Message::CloseStatement
+                        | Message::CloseOwn { .. }
+                        | Message::ClosePortal { .. } => {
                             backend::close_complete(out);
                         }
                     }

@@ -6,15 +6,17 @@
 use std::time::Instant;
 
 use bytes::BytesMut;
+use pgdog_core::fault::Fault;
 
 use super::Session;
 use super::client::{Client, Gone};
+use super::dispatch::Flow;
 use super::faults;
 use super::forward::Trouble;
 use super::semicolons::{Semicolons, first_word};
 use super::work::Work;
 use crate::observe::ClientState;
-use crate::proto::{Frame, frontend};
+use crate::proto::{ErrorFields, Frame, frontend};
 use crate::server::Conn;
 
 /// Statements that are passed on unread.
@@ -52,6 +54,18 @@ impl Session<'_> {
         self.finish_message(true).await?;
         self.end_message(begun).await?;
         Ok(None)
+    }
+
+    /// Tells the client that a server connection is lost. With what was kept there its own ends,
+    /// in the way in which the server's did.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn report_loss(&mut self, fault: &Fault) -> Result<Flow, Gone> {
+        match self.state_lost.is_some() && !self.client.is_torn() {
+            true => Err(self.client.dismiss(&ErrorFields::from(fault)).await),
+            false => Ok(self.fault(fault).await),
+        }
     }
 
     /// What follows every message: the answers go out.

@@ -112,6 +112,10 @@ pub use startup::serve;
 /// A batch longer than this is worked on before its Sync has come, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
+/// What a client in session mode is told when its statements must be known from now on.
+const NOT_OWN_ANY_MORE: &str =
+    "terminating connection: tables of this database were declared, reconnect to use them";
+
 /// Messages of most batches: room for them is made in one go.
 const TYPICAL_BATCH: usize = 8;
 
@@ -248,6 +252,10 @@ impl<'a> Session<'a> {
             };
             self.settings = self.services.settings.load_full();
             self.seen.set_state(ClientState::Active);
+            if self.names.own && !self.cluster.topology().is_undivided() {
+                let divided = faults::plain("57P01", NOT_OWN_ANY_MORE);
+                return Err(self.client.dismiss(&divided).await);
+            }
             self.message_mark = self.client.mark();
             self.simple_message = first.tag() == b'Q';
             match Frontend::parse(&first)? {
@@ -303,6 +311,7 @@ impl<'a> Session<'a> {
         if !self.skipping {
             let services = self.services.clone();
             self.names.context = self.meaning();
+            self.names.foreign = self.client.foreign_encoding().is_some();
             let batch = split(
                 &frames,
                 &mut self.names,
@@ -434,6 +443,7 @@ impl<'a> Session<'a> {
         let mut hasher = DefaultHasher::new();
         (self.cluster.name(), &self.login.user).hash(&mut hasher);
         self.params.hash_meaning(&mut hasher);
+        self.client.foreign_encoding().hash(&mut hasher);
         hasher.finish()
     }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use pgdog_core::lsn::Token;
 
+use crate::plan::is_unread;
+
 /// A parameter that the shim answers itself and never forwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
@@ -186,6 +188,7 @@ impl Values {
             Name::ShardingKey => {
                 self.sharding_key = match text {
                     "" => None,
+                    key if is_unread(key) => return Err(unread()),
                     key => Some(Arc::from(key)),
                 }
             }
@@ -302,6 +305,10 @@ fn show_ms(ms: u64) -> String {
         ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
         ms => format!("{ms}ms"),
     }
+}
+
+fn unread() -> Rejected {
+    Rejected::Invalid("in this client_encoding only ASCII can be read".to_owned())
 }
 
 #[cfg(test)]

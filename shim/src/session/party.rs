@@ -82,6 +82,8 @@ impl Session<'_> {
             && let Some(mut pinned) = self.pinned.take_if(|pinned| pinned.shard == shard)
         {
             pinned.lease.forget_commit_lsn();
+            self.client
+                .know_server(pinned.lease.pid(), self.cancel_key.pid);
             if let Err(fault) = self.adapt_pinned(&mut pinned.lease).await {
                 self.give_back(pinned);
                 return Err(fault);
@@ -127,6 +129,7 @@ impl Session<'_> {
             self.seen.count(Counted::WaitTime, waited_us);
         }
         lease.forget_commit_lsn();
+        self.client.know_server(lease.pid(), self.cancel_key.pid);
         self.adapt(&mut lease).await?;
         self.running.add(shard, lease.cancel_token())?;
         Ok(Participant {
@@ -174,6 +177,9 @@ impl Session<'_> {
             self.pinned = Some(participant);
             return;
         }
+        if self.names.own {
+            participant.lease.mark_dirty();
+        }
         self.running.remove(participant.shard);
     }
 
@@ -183,12 +189,22 @@ impl Session<'_> {
             && (shard, participant.place) == (participant.shard, Place::Primary)
         {
             match why {
-                SESSION_MODE | MAYBE => self.set_pin(None),
+                MAYBE => self.set_pin(None),
                 _ => self.state_lost = Some(why),
             }
         }
         self.running.remove(participant.shard);
         participant.lease.discard();
+    }
+
+    /// Ends a loan behind something that a server has refused before the client's own statement.
+    pub(super) async fn refuse(&mut self, participant: Participant) {
+        match self.pin {
+            Some((shard, SESSION_MODE)) if shard == participant.shard => {
+                self.dismiss(participant).await;
+            }
+            _ => self.throw_away(participant),
+        }
     }
 
     /// As [`Session::throw_away`], of one that may have done something in the open transaction:
@@ -326,7 +342,7 @@ impl Session<'_> {
         for (participant, rolled_back) in participants.into_iter().zip(outcomes) {
             match rolled_back {
                 Some(pushed) => {
-                    self.client.out.extend_from_slice(&pushed);
+                    self.client.put_pushed(&pushed);
                     self.give_back(participant);
                 }
                 None => self.throw_away(participant),

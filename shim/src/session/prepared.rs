@@ -39,6 +39,8 @@ pub struct Prepared {
     pub by_sql: Option<Arc<str>>,
     /// The statement that it runs, if it is an EXECUTE.
     pub executes: Option<Held>,
+    /// It has its client's own name, on the connection that only this client uses.
+    pub own: bool,
     described: ArcSwapOption<Vec<u32>>,
 }
 
@@ -152,6 +154,7 @@ impl Registry {
             named: true,
             by_sql: None,
             executes: None,
+            own: false,
             described: ArcSwapOption::empty(),
         })
     }
@@ -175,6 +178,7 @@ impl Registry {
             named: true,
             by_sql: Some(key.sql.clone()),
             executes: None,
+            own: false,
             described: ArcSwapOption::empty(),
         })
     }
@@ -197,6 +201,23 @@ impl Registry {
             named: false,
             by_sql: None,
             executes,
+            own: false,
+            described: ArcSwapOption::empty(),
+        })
+    }
+
+    /// A statement that its client names on a connection of his own, where the server minds names.
+    pub fn own(&self, name: &str, sql: &str, types: Vec<u32>, plans: &PlanCache) -> Arc<Prepared> {
+        Arc::new(Prepared {
+            server_name: name.to_owned(),
+            number: 0,
+            planned: plans.get_or_parse(sql),
+            sql: Arc::from(sql),
+            types,
+            named: true,
+            by_sql: None,
+            executes: None,
+            own: true,
             described: ArcSwapOption::empty(),
         })
     }

@@ -169,6 +169,18 @@ impl Services {
         (CancelKey { pid, secret }, running)
     }
 
+    /// As that key, with the number of the server process that is the client's for good, unless
+    /// somebody has that number.
+    pub fn name_cancel(&self, key: &mut CancelKey, pid: i32) {
+        let mut cancels = lock(&self.cancels);
+        if !cancels.contains_key(&pid)
+            && let Some(running) = cancels.remove(&key.pid)
+        {
+            cancels.insert(pid, running);
+            key.pid = pid;
+        }
+    }
+
     /// The client left.
     pub fn leave_cancel(&self, key: &CancelKey) {
         lock(&self.cancels).remove(&key.pid);

@@ -35,7 +35,8 @@ impl Session<'_> {
         at: usize,
     ) -> Result<Option<Flow>, Gone> {
         let asked = input.at(at);
-        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
+        let minded = !self.names.own && asked.executes();
+        let Some(statement) = asked.statement().filter(|_| minded) else {
             return Ok(None);
         };
         match &statement.prepared {
@@ -164,6 +165,7 @@ impl Session<'_> {
                 | Message::DescribePortal { .. }
                 | Message::Execute { .. }
                 | Message::CloseStatement
+                | Message::CloseOwn { .. }
                 | Message::ClosePortal { .. } => None,
             });
             needed.extend(used.filter(|held| held.by_sql.is_some()).cloned());

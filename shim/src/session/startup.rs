@@ -11,6 +11,7 @@ use super::greet::{Database, Guest, greet};
 use super::params::Params;
 use super::party::Place;
 use super::services::Services;
+use super::settings::Keep;
 use super::{Session, admin, faults, startup_options};
 use crate::net::Stream;
 use crate::nodes::Cluster;
@@ -106,6 +107,7 @@ async fn open<'a>(
     session.keep = settings.keep_for(&guest.account, session.cluster.name());
     match session.take_over(&guest.startup).await {
         Ok(()) => {
+            session.move_in();
             backend::backend_key_data(&session.cancel_key, &mut session.client.out);
             backend::ready_for_query(TxStatus::Idle, &mut session.client.out);
             session.client.flush().await?;
@@ -168,6 +170,19 @@ impl Session<'_> {
         }
         self.give_back(first);
         Ok(())
+    }
+
+    /// In session mode the server is the client's: under its process id, and with the names that
+    /// the client gives, as long as there is one place for everything.
+    fn move_in(&mut self) {
+        if let (Keep::Session, Some(kept)) = (self.keep, &mut self.pinned) {
+            let pid = kept.lease.pid();
+            self.services.name_cancel(&mut self.cancel_key, pid);
+            if self.cluster.topology().is_undivided() {
+                kept.lease.keep_all_prepared();
+                self.names.own = true;
+            }
+        }
     }
 
     /// The server has set them by itself; the shim must know its own and the router's too.

@@ -137,6 +137,12 @@ struct Encoder<'a> {
 impl Encoder<'_> {
     fn message(&mut self, message: &Message<'_>) -> Result<(), ProtocolError> {
         match message {
+            Message::Parse {
+                prepared, frame, ..
+            } if prepared.own => {
+                frame.encode(self.out);
+                self.script.push(Item::Parse { shown: true });
+            }
             Message::Parse { prepared, .. } if prepared.named && self.is_sent(prepared) => {
                 self.script.push(Item::ParsedAlready);
             }
@@ -166,6 +172,10 @@ impl Encoder<'_> {
                 frame.encode(self.out);
                 self.script.push(Item::Close { shown: true });
             }
+            Message::CloseOwn { frame } => {
+                frame.encode(self.out);
+                self.script.push(Item::Close { shown: true });
+            }
             Message::CloseStatement => self.script.push(Item::ClosedHere),
         }
         Ok(())
@@ -175,6 +185,7 @@ impl Encoder<'_> {
     /// it from a time before the client prepared it.
     fn require(&mut self, prepared: &Held) {
         let is_there = match prepared.named {
+            _ if prepared.own => true,
             false => self.unnamed == Some(prepared.number),
             true => self.is_sent(prepared) || self.is_current(prepared),
         };
@@ -210,6 +221,10 @@ impl Encoder<'_> {
 
     fn named(&mut self, prepared: &Held, frame: &Frame) -> Result<(), ProtocolError> {
         match prepared.named {
+            _ if prepared.own => {
+                frame.encode(self.out);
+                Ok(())
+            }
             // Its client may have given it a name.
             false if prepared.executes.is_some() => {
                 frontend::with_statement_name(frame, "", self.out)
