@@ -4,8 +4,9 @@
 //! latest one takes a sample himself. How a sample is taken, and why it proves something:
 //!
 //! 1. Read the clock: T.
-//! 2. Wait 1 ms. A backend announces that it is about to commit, then reads the clock for the stamp;
-//!    without a barrier between the two its announcement may still be on the way when T is read.
+//! 2. Wait 1 ms. A backend announces that it is about to commit, then reads the clock for the
+//!    stamp; without a barrier between the two its announcement may still be on the way when T is
+//!    read.
 //! 3. Wait until everybody who announces a commit now has written its record: whoever has a stamp
 //!    up to T is among them, or had written it before.
 //! 4. Read the end of WAL: L. All commits stamped up to T end at or before L.

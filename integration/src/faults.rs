@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, User};
 use tokio::task::JoinHandle;
 
@@ -60,6 +60,30 @@ pub async fn calm(cluster: &Cluster) -> anyhow::Result<()> {
 /// # Errors
 /// When it does not run.
 pub fn kill_server(server: &Server) -> anyhow::Result<Killed> {
+    let (pid, killed) = running(server)?;
+    kill(pid, Signal::SIGKILL)?;
+    // One that we restarted is a child of ours and, until it is reaped, looks alive to its
+    // successor. Of others there is nothing to reap.
+    let _ = waitpid(pid, None);
+    Ok(killed)
+}
+
+/// Stops a server in an orderly way: its standbys get all that it wrote.
+///
+/// # Errors
+/// When it does not run, or goes on running.
+pub async fn stop_server(server: &Server) -> anyhow::Result<Killed> {
+    let (pid, killed) = running(server)?;
+    kill(pid, Signal::SIGINT)?;
+    wait_until("the end of the server", LIMIT, || async {
+        let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
+        Ok((!server.data.join("postmaster.pid").exists()).then_some(()))
+    })
+    .await?;
+    Ok(killed)
+}
+
+fn running(server: &Server) -> anyhow::Result<(Pid, Killed)> {
     let file = std::fs::read_to_string(server.data.join("postmaster.pid"))?;
     let pid: i32 = file.lines().next().context("no pid")?.trim().parse()?;
     let line = std::fs::read(format!("/proc/{pid}/cmdline"))?;
@@ -69,11 +93,7 @@ pub fn kill_server(server: &Server) -> anyhow::Result<Killed> {
         .filter(|word| !word.is_empty());
     let program = words.next().context("the server has no command line")?;
     let arguments = words.collect();
-    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
-    // One that we restarted is a child of ours and, until it is reaped, looks alive to its
-    // successor. Of others there is nothing to reap.
-    let _ = waitpid(Pid::from_raw(pid), None);
-    Ok(Killed { program, arguments })
+    Ok((Pid::from_raw(pid), Killed { program, arguments }))
 }
 
 /// How to start a killed server again.

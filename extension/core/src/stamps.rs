@@ -27,8 +27,8 @@ impl Reading {
     }
 }
 
-/// The distance between the clocks may seem to change by this much: two clocks cannot be read in one
-/// moment. A smaller step back is not seen.
+/// The distance between the clocks may seem to change by this much: two clocks cannot be read in
+/// one moment. A smaller step back is not seen.
 pub const TOLERANCE_US: i64 = 500;
 
 /// So much earlier than its clock said does a sample count: one tolerance that the clock may have

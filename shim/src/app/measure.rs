@@ -2,7 +2,7 @@
 
 use super::host::Process;
 use crate::admin::Host as _;
-use crate::nodes::Role;
+use crate::nodes::{Outcome, Role, WAIT_BOUNDS_MS};
 use crate::observe::LoginEnd;
 use crate::observe::metrics::Kind::{Counter, Gauge};
 use crate::observe::metrics::Metric;
@@ -13,6 +13,7 @@ pub fn all(process: &Process) -> Vec<Metric> {
     all.extend(traffic(process));
     all.extend(pools(process));
     all.extend(nodes(process));
+    all.extend(floors(process));
     all
 }
 
@@ -159,4 +160,48 @@ fn nodes(process: &Process) -> Vec<Metric> {
         }
     }
     vec![up, primary]
+}
+
+fn floors(process: &Process) -> Vec<Metric> {
+    let mut reads = Metric::new(
+        "floor_reads",
+        Counter,
+        "Reads under a floor, by how they ended; refusals are those of the shard's primary.",
+    );
+    let mut waits = Metric::new(
+        "floor_waits",
+        Counter,
+        "Reads under a floor that waited, by the upper bound of their class in ms.",
+    );
+    let mut waited = Metric::new(
+        "floor_wait_seconds",
+        Counter,
+        "Time that reads waited for their floor.",
+    );
+    for cluster in process.clusters() {
+        for shard in &cluster.topology().shards {
+            for position in cluster.positions(shard.shard) {
+                let (number, port) = (shard.shard.to_string(), position.address.port.to_string());
+                let labels = [
+                    ("database", cluster.name()),
+                    ("shard", number.as_str()),
+                    ("host", position.address.host.as_str()),
+                    ("port", port.as_str()),
+                ];
+                let tallied = cluster.tallied(&position.address);
+                for outcome in Outcome::ALL {
+                    let labels = [&labels[..], &[("outcome", outcome.as_str())]].concat();
+                    reads = reads.with(&labels, tallied.of(outcome) as f64);
+                }
+                let bounds = WAIT_BOUNDS_MS.iter().map(ToString::to_string);
+                let bounds = bounds.chain(std::iter::once("+Inf".to_owned()));
+                for (bound, count) in bounds.zip(tallied.waits) {
+                    let labels = [&labels[..], &[("up_to_ms", bound.as_str())]].concat();
+                    waits = waits.with(&labels, count as f64);
+                }
+                waited = waited.with(&labels, tallied.waited_ms as f64 / 1e3);
+            }
+        }
+    }
+    vec![reads, waits, waited]
 }

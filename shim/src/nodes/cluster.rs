@@ -434,15 +434,13 @@ impl Cluster {
 
     /// What the reachable nodes said last.
     pub(super) fn seen(&self) -> Vec<Seen> {
-        self.all_nodes()
-            .into_iter()
-            .filter_map(|node| {
-                Some(Seen {
-                    address: node.address.clone(),
-                    facts: node.view().facts?,
-                })
+        let answering = self.all_nodes().into_iter().filter_map(|node| {
+            Some(Seen {
+                address: node.address.clone(),
+                facts: node.view().facts?,
             })
-            .collect()
+        });
+        self.without_dethroned(answering.collect())
     }
 
     /// Asks these nodes at the same time.

@@ -13,6 +13,8 @@
 //! | `refresh` | loading the topology, one flight for all |
 //! | `manifest`, `rules` | pure: what the nodes said -> topology |
 //! | `monitor`, `node`, `observed`, `position` | nodes under watch, what they say, where they are |
+//! | `reign` | what is remembered of a primary: its timeline, and where earlier ones ended |
+//! | `tally` | what became of the reads under a floor |
 //! | `lookup` | placement by a query, cached |
 //! | `verifiers` | stored passwords of roles, for a second |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
@@ -30,9 +32,11 @@ mod lookup;
 mod monitor;
 mod node;
 mod refresh;
+mod reign;
 mod retire;
 mod rules;
 mod sweep;
+mod tally;
 mod trouble;
 mod verifiers;
 
@@ -55,6 +59,7 @@ pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};
 pub use retire::Guest;
 pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
+pub use tally::{Outcome, Tallied, WAIT_BOUNDS_MS};
 pub use topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 
 /// A key whose shard only the database knows. `rule` indexes [`Topology::sharded`] of the topology

@@ -4,13 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::select_all;
-use pgdog_core::ids::{Incarnation, ShardNumber};
-use pgdog_core::lsn::Lsn;
+use pgdog_core::fault::Fault;
+use pgdog_core::ids::{Incarnation, ShardNumber, Timeline};
+use pgdog_core::lsn::{self, Lsn};
+use pgdog_core::moment::Moment;
 
 use super::cluster::Cluster;
 use super::node::{Node, View};
 use super::position::{Position, Role};
 use super::topology::Address;
+use super::trouble;
+
+const COVERING: &str = "
+SELECT pgdog.lsn_for_timestamp($1::text::timestamptz)::text, timeline::int4
+FROM pgdog.node_facts()";
 
 /// Longest wait for a sample before the caller looks again.
 const SAMPLE_WAIT: Duration = Duration::from_secs(1);
@@ -64,6 +71,26 @@ impl Cluster {
                 is_member.then_some((node, view))
             })
             .collect()
+    }
+
+    /// A position of a shard that covers every commit stamped up to a moment; None if its primary
+    /// knows of none. Many may ask at once: one sample there answers all.
+    ///
+    /// # Errors
+    /// The primary does not answer, or lacks the extension.
+    pub async fn covering(
+        &self,
+        shard: ShardNumber,
+        moment: Moment,
+    ) -> Result<Option<lsn::Position>, Fault> {
+        let address = self.primary(shard).ok_or(trouble::no_primary(shard))?;
+        let session = self.node(&address).slow.session().await?;
+        let rows = session.query(COVERING, &[&moment.to_string()]).await?;
+        Ok(rows.first().and_then(|row| {
+            let lsn = row.get::<_, Option<String>>(0)?.parse::<Lsn>().ok()?;
+            let timeline = u32::try_from(row.get::<_, i32>(1)).ok()?;
+            Some((lsn, Some(Timeline(timeline))))
+        }))
     }
 
     /// A guard passed on this server: it has replayed at least `lsn`.

@@ -10,9 +10,11 @@ use pgdog_core::lsn::Lsn;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::control::{Link, Login};
+use super::control::{Link, Login, Session};
 use super::observed::{self, Facts};
 use super::position::{RateMeter, Reading, Role, Sample};
+use super::reign::Reign;
+use super::tally::Tally;
 use super::topology::Address;
 
 /// A poll that takes longer counts as failed.
@@ -35,12 +37,17 @@ pub(super) struct View {
     pub(super) role: Option<Role>,
     /// Why the last poll failed.
     pub(super) error: Option<String>,
+    /// As a primary, if it ever was one; kept while it is lost.
+    pub(super) reign: Option<Arc<Reign>>,
 }
 
 /// One node.
 pub(super) struct Node {
     pub(super) address: Address,
     pub(super) link: Link,
+    /// For questions that may take a while: no poll must wait for their answers.
+    pub(super) slow: Link,
+    pub(super) tally: Tally,
     view: watch::Sender<View>,
     poller: Mutex<Poller>,
     watched: AtomicBool,
@@ -52,13 +59,16 @@ pub(super) struct Node {
 struct Poller {
     has_extension: bool,
     rate: RateMeter,
+    reign: Option<Arc<Reign>>,
 }
 
 impl Node {
     pub(super) fn new(address: Address, login: Arc<Login>) -> Self {
         Self {
-            link: Link::new(address.clone(), login),
+            link: Link::new(address.clone(), login.clone()),
+            slow: Link::new(address.clone(), login),
             address,
+            tally: Tally::default(),
             view: watch::Sender::new(View::default()),
             poller: Mutex::default(),
             watched: AtomicBool::new(false),
@@ -77,15 +87,31 @@ impl Node {
         self.view.subscribe()
     }
 
+    /// As a primary, if it ever was one.
+    pub(super) fn reign(&self) -> Option<Arc<Reign>> {
+        self.view.borrow().reign.clone()
+    }
+
     /// Asks now. True when what the topology depends on has changed.
     pub(super) async fn poll(&self) -> bool {
+        self.poll_unless(|| false).await
+    }
+
+    /// As [`Node::poll`], unless the poll of somebody else has brought about `known` meanwhile.
+    pub(super) async fn poll_unless(&self, known: impl Fn() -> bool) -> bool {
         let mut poller = self.poller.lock().await;
+        if known() {
+            return false;
+        }
         let answer = self.ask(&mut poller).await;
         let mut changed = false;
         self.view.send_modify(|view| {
             let before = view.facts.as_ref().map(Facts::identity);
             match answer {
-                Ok(facts) => accept(view, facts, &mut poller.rate),
+                Ok(facts) => {
+                    accept(view, facts, &mut poller.rate);
+                    view.reign = poller.reign.clone();
+                }
                 Err(fault) => {
                     // A server that does not answer may be gone or another one: nothing that it
                     // said before counts any more.
@@ -110,10 +136,16 @@ impl Node {
                 });
             }
         }
-        let facts = observed::node(&session, &self.address).await;
+        let facts = self.facts(&session, poller).await;
         // After a failure it is asked again what it is: it may have been replaced.
         poller.has_extension = facts.is_ok();
         facts
+    }
+
+    async fn facts(&self, session: &Session, poller: &mut Poller) -> Result<Facts, Fault> {
+        let facts = observed::node(session, &self.address).await?;
+        poller.reign = Reign::of(session, &facts, poller.reign.take()).await?;
+        Ok(facts)
     }
 
     /// Polls until cancelled; every change is told through `changed`.

@@ -71,16 +71,11 @@ impl Session<'_> {
         let mut search = Search::new(shard);
         loop {
             let statement = input.at(input.lead(&range)).statement();
-            let picked = match self.wants_replica_for(statement, route) {
-                true => {
-                    self.pick_replica(&mut search, &route.target, topology)
-                        .await
-                }
-                false => self.pick_primary(shard, topology).await,
-            };
+            let picked = self.pick(&mut search, statement, route, topology).await;
             let Picked {
                 mut participant,
                 guard,
+                kept,
             } = match picked {
                 Ok(picked) => picked,
                 Err(fault) => return Ok(self.fault(&fault).await),
@@ -104,7 +99,11 @@ impl Session<'_> {
                 }
                 Ok(Attempt::Unproved(fields)) => {
                     tracing::debug!(%shard, sqlstate = fields.code, "guard refused");
+                    let place = participant.place;
                     self.give_back(participant);
+                    if place == Place::Primary {
+                        return Ok(self.primary_lacks(shard, topology, &fields).await);
+                    }
                     if let Err(fault) = self.wait(shard, GUARD_PAUSE_MS).await {
                         return Ok(self.fault(&fault).await);
                     }
@@ -118,7 +117,9 @@ impl Session<'_> {
                     script,
                     waited_ms: by_server,
                 }) => {
-                    self.note_route(&participant, route, waited_ms + by_server);
+                    let waited_ms = waited_ms + by_server;
+                    self.note_route(&participant, route, waited_ms);
+                    self.note_kept(&participant, kept, waited_ms);
                     let ran = Ran {
                         participant,
                         script,
@@ -201,6 +202,7 @@ impl Session<'_> {
             let Picked {
                 mut participant,
                 guard,
+                kept,
             } = match joined {
                 Ok(picked) => picked,
                 Err(fault) => return Ok(self.fault(&fault).await),
@@ -222,8 +224,12 @@ impl Session<'_> {
                     self.lose(participant);
                     return self.report_loss(&fault).await;
                 }
-                Ok(Attempt::Unproved(_)) => {
+                Ok(Attempt::Unproved(fields)) => {
+                    let place = participant.place;
                     self.dismiss(participant).await;
+                    if place == Place::Primary {
+                        return Ok(self.primary_lacks(shard, topology, &fields).await);
+                    }
                     if let Err(fault) = self.wait(shard, GUARD_PAUSE_MS).await {
                         return Ok(self.fault(&fault).await);
                     }
@@ -237,7 +243,9 @@ impl Session<'_> {
                     script,
                     waited_ms: by_server,
                 }) => {
-                    self.note_route(&participant, route, waited_ms + by_server);
+                    let waited_ms = waited_ms + by_server;
+                    self.note_route(&participant, route, waited_ms);
+                    self.note_kept(&participant, kept, waited_ms);
                     let again = self.startable_over(&script, mark).filter(|_| first);
                     if let Some(fields) = again {
                         self.client.cut(mark);
@@ -327,15 +335,9 @@ impl Session<'_> {
         topology: &Topology,
     ) -> Result<Picked, Fault> {
         if let Some(participant) = self.participants.remove(&search.shard) {
-            return Ok(Picked {
-                participant,
-                guard: None,
-            });
+            return Ok(Picked::freely(participant));
         }
-        match self.wants_replica_for(asked.statement(), route) {
-            true => self.pick_replica(search, &route.target, topology).await,
-            false => self.pick_primary(search.shard, topology).await,
-        }
+        self.pick(search, asked.statement(), route, topology).await
     }
 
     /// Which shard a run goes to; a portal is resumed where it was opened, and what any shard can

@@ -135,9 +135,15 @@ impl Session<'_> {
             (Access::Read, true) => "replica",
             (Access::Read, false) | (Access::Write, _) => "primary",
         };
-        let floor = match self.params.own().min_lsn.is_empty() {
+        let own = self.params.own();
+        let position = (!own.min_lsn.is_empty()).then(|| own.min_lsn.to_string());
+        let moment = own
+            .min_commit_timestamp
+            .map(|moment| format!("commits up to {moment}"));
+        let floors: Vec<_> = position.into_iter().chain(moment).collect();
+        let floor = match floors.is_empty() {
             true => "none".to_owned(),
-            false => self.params.own().min_lsn.to_string(),
+            false => floors.join(", "),
         };
         let lines = [
             format!("Target: {target}"),

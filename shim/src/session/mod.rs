@@ -47,6 +47,7 @@ mod fanout;
 mod faults;
 mod feed;
 mod finish;
+mod floors;
 mod forward;
 mod greet;
 mod idle;
@@ -84,8 +85,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::ShardNumber;
-use pgdog_core::lsn::{Lsn, Token};
+use pgdog_core::ids::{Incarnation, ShardNumber, Timeline};
+use pgdog_core::lsn::{Lsn, Position, Token};
+use pgdog_core::moment::Moment as CommitTime;
 
 use batch::{Batch, End, Names, split};
 use client::{Client, Gone, Mark};
@@ -147,6 +149,10 @@ struct Session<'a> {
     leader: Leader,
     /// Positions of the last commit, as `SHOW pgdog.commit_lsn` prints them.
     commit_token: Token,
+    /// Timelines that the shards' primaries write on, by the life that was met last.
+    timelines: BTreeMap<ShardNumber, (Incarnation, Timeline)>,
+    /// Positions that cover the commits up to `pgdog.min_commit_timestamp`.
+    stamps: BTreeMap<ShardNumber, (CommitTime, Position)>,
     /// Floor raised by own commits, for `pgdog.read_your_writes = session`.
     own_floor: Token,
     last_route: LastRoute,
@@ -220,6 +226,8 @@ impl<'a> Session<'a> {
             pools: Vec::new(),
             leader: Leader::default(),
             commit_token: Token::default(),
+            timelines: BTreeMap::new(),
+            stamps: BTreeMap::new(),
             own_floor: Token::default(),
             last_route: LastRoute::None,
             put_aside: None,
@@ -421,12 +429,13 @@ impl<'a> Session<'a> {
         }
         let mut token = Token::default();
         for (shard, lsn) in commits {
-            self.own_floor.raise(*shard, (*lsn, None));
-            token.parts.insert(*shard, (*lsn, None));
+            let position = self.commit_position(*shard, *lsn);
+            self.own_floor.raise(*shard, position);
+            token.parts.insert(*shard, position);
         }
-        if let ([(_, lsn)], 1) = (commits, self.cluster.topology().shards.len()) {
+        if let ([(shard, lsn)], 1) = (commits, self.cluster.topology().shards.len()) {
             token = Token {
-                bare: Some((*lsn, None)),
+                bare: Some(self.commit_position(*shard, *lsn)),
                 ..Token::default()
             };
         }

@@ -61,8 +61,9 @@ impl Session<'_> {
 
     fn note_commit_quietly(&mut self, participant: &Participant) {
         if let Some(lsn) = participant.lease.commit_lsn() {
-            self.own_floor.raise(participant.shard, (lsn, None));
-            self.commit_token.raise(participant.shard, (lsn, None));
+            let position = self.commit_position(participant.shard, lsn);
+            self.own_floor.raise(participant.shard, position);
+            self.commit_token.raise(participant.shard, position);
         }
     }
 }

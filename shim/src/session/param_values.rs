@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pgdog_core::lsn::Token;
+use pgdog_core::moment::Moment;
 
 use crate::plan::is_unread;
 
@@ -102,6 +103,8 @@ pub enum RoleChoice {
 pub struct Values {
     /// Floor of reads.
     pub min_lsn: Arc<Token>,
+    /// Floor of reads in time: all commits stamped up to this.
+    pub min_commit_timestamp: Option<Moment>,
     /// Whether own commits raise the floor.
     pub read_your_writes: bool,
     /// How long a read may wait for a replica, in ms.
@@ -122,6 +125,7 @@ impl Default for Values {
     fn default() -> Self {
         Self {
             min_lsn: Arc::new(Token::default()),
+            min_commit_timestamp: None,
             read_your_writes: false,
             min_lsn_wait_ms: 100,
             primary_fallback: false,
@@ -140,8 +144,6 @@ pub enum Rejected {
     Invalid(String),
     /// 55P02.
     ReadOnly,
-    /// 0A000.
-    NotYet,
 }
 
 impl Values {
@@ -158,8 +160,12 @@ impl Values {
                 self.min_lsn = Arc::new(token);
             }
             Name::MinCommitTimestamp => {
-                if !text.is_empty() {
-                    return Err(Rejected::NotYet);
+                self.min_commit_timestamp = match text {
+                    "" => None,
+                    text => {
+                        let moment = text.parse::<Moment>();
+                        Some(moment.map_err(|why| Rejected::Invalid(why.to_string()))?)
+                    }
                 }
             }
             Name::ReadYourWrites => {
@@ -209,7 +215,8 @@ impl Values {
             Name::Shard => self.shard = other.shard,
             Name::ShardingKey => self.sharding_key = other.sharding_key.clone(),
             Name::ReportCommitLsn => self.report_commit_lsn = other.report_commit_lsn,
-            Name::MinCommitTimestamp | Name::LastRoute | Name::CommitLsn => {}
+            Name::MinCommitTimestamp => self.min_commit_timestamp = other.min_commit_timestamp,
+            Name::LastRoute | Name::CommitLsn => {}
         }
     }
 
@@ -217,7 +224,11 @@ impl Values {
     pub fn show(&self, name: Name) -> String {
         match name {
             Name::MinLsn => self.min_lsn.to_string(),
-            Name::MinCommitTimestamp | Name::LastRoute | Name::CommitLsn => String::new(),
+            Name::MinCommitTimestamp => {
+                let moment = self.min_commit_timestamp;
+                moment.map(|moment| moment.to_string()).unwrap_or_default()
+            }
+            Name::LastRoute | Name::CommitLsn => String::new(),
             Name::ReadYourWrites => if self.read_your_writes {
                 "session"
             } else {
@@ -339,12 +350,20 @@ mod tests {
         let mut values = Values::default();
         values.assign(Name::MinLsn, "0/10").unwrap();
         values.assign(Name::Shard, "3").unwrap();
+        let stamp = "2024-01-01 10:00:00.123456+02";
+        values.assign(Name::MinCommitTimestamp, stamp).unwrap();
+        assert_eq!(
+            values.show(Name::MinCommitTimestamp),
+            "2024-01-01 08:00:00.123456+00"
+        );
         let before = values.clone();
         for (name, bad) in [
             (Name::MinLsn, "0/10 "),
             (Name::MinLsn, "+0/10"),
             (Name::MinLsn, "0/123456789"),
             (Name::MinLsn, "0=0/1,0=0/2"),
+            (Name::MinCommitTimestamp, "yesterday"),
+            (Name::MinCommitTimestamp, "2024-01-01 10:00:00"),
             (Name::Shard, "-1"),
             (Name::Shard, "70000"),
             (Name::Shard, "+1"),

@@ -373,11 +373,6 @@ fn fault(name: Name, value: &str, why: Rejected) -> Fault {
             why,
         },
         Rejected::ReadOnly => faults::read_only_parameter(name.as_str()),
-        Rejected::NotYet => Fault::Refused {
-            what: format!("parameter \"{}\"", name.as_str()),
-            why: "floors by timestamp are not supported".to_owned(),
-            hint: Some("Use pgdog.min_lsn with the token that a commit pushes.".to_owned()),
-        },
     }
 }
 

@@ -131,6 +131,9 @@ impl Session<'_> {
         lease.forget_commit_lsn();
         self.client.know_server(lease.pid(), self.cancel_key.pid);
         self.adapt(&mut lease).await?;
+        if place == Place::Primary {
+            self.meet(shard, &address, &lease).await;
+        }
         self.running.add(shard, lease.cancel_token())?;
         Ok(Participant {
             lease,

@@ -2,18 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use pgdog_core::fault::{Fault, NodeError};
-use pgdog_core::floor::{self, Ask, Candidate, Decision, Fallback, Lineage};
+use pgdog_core::fault::Fault;
+use pgdog_core::floor::{self, Ask, Candidate, Decision, Fallback};
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::lsn;
 
 use super::Session;
+use super::floors::Wanted;
 use super::param_values::RoleChoice;
 use super::party::{Participant, Place, SESSION_MODE};
 use super::settings::{Balancing, Keep, Reads};
-use crate::nodes::{Address, Position, Role, ShardNodes, Topology};
+use crate::nodes::{Address, Outcome, Position, Role, ShardNodes, Topology};
 use crate::plan::{RoleHint, Statement};
-use crate::route::{Access, Route, Target};
+use crate::route::{Access, Route};
 
 /// A node that was chosen, with a connection to it.
 #[derive(Debug)]
@@ -22,6 +23,19 @@ pub struct Picked {
     pub participant: Participant,
     /// What the server must have replayed, to be checked by itself, and how long it may wait.
     pub guard: Option<(lsn::Position, u64)>,
+    /// How the floor is kept, if there is one.
+    pub kept: Option<Outcome>,
+}
+
+impl Picked {
+    /// Without a floor.
+    pub fn freely(participant: Participant) -> Self {
+        Self {
+            participant,
+            guard: None,
+            kept: None,
+        }
+    }
 }
 
 /// One search for a node, with what went wrong so far.
@@ -84,10 +98,7 @@ impl Session<'_> {
     ) -> Result<Picked, Fault> {
         let address = &nodes_of(topology, shard)?.primary;
         let participant = self.lend(shard, address, Place::Primary).await?;
-        Ok(Picked {
-            participant,
-            guard: None,
-        })
+        Ok(Picked::freely(participant))
     }
 
     /// A connection to a replica that has replayed the floor or will soon, else to the primary
@@ -98,7 +109,7 @@ impl Session<'_> {
     pub(super) async fn pick_replica(
         &mut self,
         search: &mut Search,
-        target: &Target,
+        wanted: Wanted,
         topology: &Topology,
     ) -> Result<Picked, Fault> {
         let shard = search.shard;
@@ -108,49 +119,19 @@ impl Session<'_> {
             pinned == shard && (why != SESSION_MODE || !self.insists_on_replica())
         }) || (self.keep == Keep::Session && !self.insists_on_replica());
         if pinned_here || (nodes.replicas.is_empty() && !self.insists_on_replica()) {
-            return self.pick_primary(shard, topology).await;
+            return self.pick_primary_for(search, wanted, topology).await;
         }
-        match self.floor_of(shard, target, topology)? {
-            None => self.pick_any(search, nodes).await,
-            Some(floor) => self.pick_under(search, nodes, floor).await,
+        match wanted {
+            Wanted::Anything => self.pick_any(search, nodes).await,
+            Wanted::Floor { position, fallback } => {
+                self.pick_under(search, nodes, (position, fallback)).await
+            }
+            Wanted::Primary => self.pick_primary_for(search, wanted, topology).await,
         }
     }
 
     fn insists_on_replica(&self) -> bool {
         self.params.own().role == RoleChoice::Replica
-    }
-
-    /// The floor of reads on a shard: the client's, and the own commits' if that is wanted.
-    fn floor_of(
-        &self,
-        shard: ShardNumber,
-        target: &Target,
-        topology: &Topology,
-    ) -> Result<Option<lsn::Position>, Fault> {
-        let own = self.params.own();
-        let several = topology.shards.len() > 1;
-        if own.min_lsn.bare.is_some() && several && !matches!(target, Target::Shard(_)) {
-            return Err(Fault::Node(Box::new(NodeError {
-                code: "22023".to_owned(),
-                message: format!("pgdog.min_lsn \"{}\" does not name its shard", own.min_lsn),
-                detail: Some(format!(
-                    "the statement is not routed to exactly one of {} shards",
-                    topology.shards.len()
-                )),
-                hint: Some("SET pgdog.min_lsn = '0=X/Y,1=X/Y', one for each shard.".to_owned()),
-                ..NodeError::default()
-            })));
-        }
-        let asked = own.min_lsn.at(shard);
-        let raised = match own.read_your_writes {
-            true => self.own_floor.at(shard),
-            false => None,
-        };
-        Ok(match (asked, raised) {
-            (Some(asked), Some(raised)) if raised.0 > asked.0 => Some(raised),
-            (Some(asked), _) => Some(asked),
-            (None, raised) => raised,
-        })
     }
 
     /// Without a floor every replica is as good as the other.
@@ -176,10 +157,7 @@ impl Session<'_> {
         for (address, place) in candidates {
             match self.lend(search.shard, address, place).await {
                 Ok(participant) => {
-                    return Ok(Picked {
-                        participant,
-                        guard: None,
-                    });
+                    return Ok(Picked::freely(participant));
                 }
                 Err(fault) if ends_search(&fault) => return Err(fault),
                 Err(fault) => {
@@ -199,10 +177,7 @@ impl Session<'_> {
                 let participant = self
                     .lend(search.shard, &nodes.primary, Place::Primary)
                     .await?;
-                Ok(Picked {
-                    participant,
-                    guard: None,
-                })
+                Ok(Picked::freely(participant))
             }
         }
     }
@@ -231,7 +206,7 @@ impl Session<'_> {
         &mut self,
         search: &mut Search,
         nodes: &ShardNodes,
-        floor: lsn::Position,
+        (floor, fallback): (lsn::Position, Fallback),
     ) -> Result<Picked, Fault> {
         // Connections that were made on the way, so that their incarnation is known.
         let mut made: Vec<Participant> = Vec::new();
@@ -239,9 +214,9 @@ impl Session<'_> {
             let positions = self.replicas_of(search, nodes);
             let candidates: Vec<_> = positions
                 .iter()
-                .map(|position| candidate(position, &made))
+                .map(|position| candidate_by(position, &made))
                 .collect();
-            let (index, guard) = match self.choose(&candidates, search, floor) {
+            let (index, guard) = match self.choose(&candidates, search, (floor, fallback)) {
                 Decision::Serve(index) => (index, None),
                 Decision::Guard {
                     candidate,
@@ -253,7 +228,11 @@ impl Session<'_> {
                     }
                     continue;
                 }
-                Decision::Primary => break self.lend_primary(nodes).await,
+                Decision::Primary => {
+                    let kept = Some(Outcome::FellBack);
+                    let picked = self.primary_under(search, nodes, floor).await;
+                    break picked.map(|picked| Picked { kept, ..picked });
+                }
                 Decision::NotCaughtUp { eta_ms, best } => {
                     let (shard, floor) = (search.shard, floor.0);
                     let eta_ms = no_sooner_than(search.waited_ms(), eta_ms);
@@ -281,7 +260,11 @@ impl Session<'_> {
             match self.connect(search, address, &mut made).await {
                 Ok(Some(participant)) if serves(&participant, &candidates[index], guard) => {
                     let guard = guard.map(|budget_ms| (floor, budget_ms));
-                    break Ok(Picked { participant, guard });
+                    break Ok(Picked {
+                        participant,
+                        kept: Some(how(guard)),
+                        guard,
+                    });
                 }
                 // Another life than the sample's: choose again, knowing that.
                 Ok(Some(participant)) => made.push(participant),
@@ -295,17 +278,18 @@ impl Session<'_> {
         picked
     }
 
-    fn choose(&self, candidates: &[Candidate], search: &Search, floor: lsn::Position) -> Decision {
+    fn choose(
+        &self,
+        candidates: &[Candidate],
+        search: &Search,
+        (floor, fallback): (lsn::Position, Fallback),
+    ) -> Decision {
         let own = self.params.own();
-        let lineage = self.lineage(search.shard);
         let ask = Ask {
             floor,
-            lineage: &lineage,
+            lineage: &self.cluster.lineage(search.shard),
             budget_ms: own.min_lsn_wait_ms.saturating_sub(search.waited_ms()),
-            fallback: match own.primary_fallback {
-                true => Fallback::Primary,
-                false => Fallback::Refuse,
-            },
+            fallback,
         };
         floor::choose(candidates, &ask)
     }
@@ -330,16 +314,6 @@ impl Session<'_> {
             Err(fault) if ends_search(&fault) => Err(fault),
             Err(_) => Ok(None),
         }
-    }
-
-    async fn lend_primary(&mut self, nodes: &ShardNodes) -> Result<Picked, Fault> {
-        let participant = self
-            .lend(nodes.shard, &nodes.primary, Place::Primary)
-            .await?;
-        Ok(Picked {
-            participant,
-            guard: None,
-        })
     }
 
     /// Waits for news of the shard's replicas, but not longer than `eta_ms`.
@@ -368,17 +342,13 @@ impl Session<'_> {
         positions.rotate_left(turn);
         positions
     }
+}
 
-    fn lineage(&self, shard: ShardNumber) -> Lineage {
-        let positions = self.cluster.positions(shard);
-        let primary = positions
-            .iter()
-            .find(|position| position.role == Role::Primary);
-        let sample = primary.and_then(|position| position.sample.as_ref());
-        Lineage {
-            current: sample.map(|sample| sample.timeline),
-            forks: Vec::new(),
-        }
+/// How a floor is kept that a server was found for.
+pub(super) fn how(guard: Option<(lsn::Position, u64)>) -> Outcome {
+    match guard {
+        None => Outcome::Proved,
+        Some(_) => Outcome::Guarded,
     }
 }
 
@@ -404,14 +374,12 @@ pub(super) fn nodes_of(topology: &Topology, shard: ShardNumber) -> Result<&Shard
         })
 }
 
-fn candidate(position: &Position, made: &[Participant]) -> Candidate {
-    let connection = made.iter().find(|p| *p.address == position.address);
-    let known = connection.and_then(|p| p.lease.incarnation().cloned());
+/// A node under watch. Until there is a connection it is taken to lead to the server that was
+/// sampled; `serves` checks that.
+pub(super) fn candidate(position: &Position) -> Candidate {
     let sample = position.sample.as_ref();
     Candidate {
-        // Until there is a connection it is taken to lead to the server that was sampled;
-        // `serves` checks that.
-        connected: known.or_else(|| sample.map(|sample| sample.incarnation.clone())),
+        connected: sample.map(|sample| sample.incarnation.clone()),
         sample: sample.map(|sample| floor::Sample {
             incarnation: sample.incarnation.clone(),
             timeline: Some(sample.timeline),
@@ -421,6 +389,16 @@ fn candidate(position: &Position, made: &[Participant]) -> Candidate {
             age_ms: u64::try_from(sample.taken_at.elapsed().as_millis()).unwrap_or(u64::MAX),
         }),
     }
+}
+
+/// The same, by a connection that was made to it, if there is one.
+fn candidate_by(position: &Position, made: &[Participant]) -> Candidate {
+    let connection = made.iter().find(|p| *p.address == position.address);
+    let mut candidate = candidate(position);
+    if let Some(known) = connection.and_then(|p| p.lease.incarnation()) {
+        candidate.connected = Some(known.clone());
+    }
+    candidate
 }
 
 /// The estimate that a refusal tells. A replica whose replay is paused keeps the rate that was

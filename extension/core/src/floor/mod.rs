@@ -190,6 +190,25 @@ pub fn choose(candidates: &[Candidate], ask: &Ask<'_>) -> Decision {
     }
 }
 
+/// The one of several floors that decides: who satisfies it, satisfies all. `None` for none.
+///
+/// Positions of one history are compared as numbers. One that is not known to be part of it goes
+/// before all others, so that [`choose`] tells what became of it.
+pub fn strictest(
+    floors: impl IntoIterator<Item = Position>,
+    lineage: &Lineage,
+) -> Option<Position> {
+    let strange = |(lsn, timeline): Position| match (timeline, lineage.current) {
+        (Some(timeline), Some(current)) if timeline != current => {
+            lineage.fork(timeline).is_none_or(|fork| lsn > fork)
+        }
+        _ => false,
+    };
+    floors
+        .into_iter()
+        .max_by_key(|&(lsn, timeline)| (strange((lsn, timeline)), lsn, timeline))
+}
+
 /// How soon it is worth asking again when no candidate can even take a guard.
 const RESAMPLE_MS: u64 = 10;
 

@@ -311,3 +311,29 @@ fn forks_of_an_older_history_say_nothing_about_a_later_timeline() {
     let decision = choose_after_failover(floor, &[replica("a", "a", 90)]);
     assert_eq!(decision, Decision::Wait { eta_ms: 10 });
 }
+
+#[test]
+fn of_several_floors_the_one_that_implies_the_others_decides() {
+    let lineage = Lineage {
+        current: Some(Timeline(2)),
+        forks: vec![Fork {
+            timeline: Timeline(1),
+            ended_at: Lsn(100),
+        }],
+    };
+    let old = |lsn| (Lsn(lsn), Some(Timeline(1)));
+    let new = |lsn| (Lsn(lsn), Some(Timeline(2)));
+    let bare = |lsn| (Lsn(lsn), None);
+    let next = |lsn| (Lsn(lsn), Some(Timeline(3)));
+    for (floors, decides) in [
+        (vec![], None),
+        (vec![bare(7)], Some(bare(7))),
+        (vec![new(120), bare(500)], Some(bare(500))),
+        (vec![old(90), new(120)], Some(new(120))),
+        // Lost, whatever else is asked for.
+        (vec![old(101), new(120)], Some(old(101))),
+        (vec![new(900), next(10)], Some(next(10))),
+    ] {
+        assert_eq!(strictest(floors.clone(), &lineage), decides, "{floors:?}");
+    }
+}

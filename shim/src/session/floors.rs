@@ -1,0 +1,323 @@
+//! The floor of a read: what the client asks for, by token or by time, and what its own commits
+//! raise. And the primary's side of it: a server may take itself for the primary and not be it.
+
+use std::sync::Arc;
+
+use pgdog_core::fault::{Fault, NodeError};
+use pgdog_core::floor::{self, Ask, Decision, Fallback, Lineage};
+use pgdog_core::ids::ShardNumber;
+use pgdog_core::lsn::{Lsn, Position};
+use pgdog_core::moment::Moment;
+
+use super::Session;
+use super::dispatch::Flow;
+use super::party::{Participant, Place};
+use super::read::{Picked, Search, candidate, how, nodes_of};
+use crate::nodes::{Address, Outcome, Role, ShardNodes, Topology};
+use crate::plan::{Kind, Statement};
+use crate::proto::ErrorFields;
+use crate::route::{Access, Route, Target};
+use crate::server::Lease;
+
+/// What a read on a shard asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Nothing: any server of the shard will do.
+    Anything,
+    /// A server that has this.
+    Floor {
+        /// This.
+        position: Position,
+        /// If no replica has it.
+        fallback: Fallback,
+    },
+    /// Commits up to a moment that no position is known to cover: only the primary has them.
+    Primary,
+}
+
+impl Session<'_> {
+    /// A connection to the node of a shard that is to run a statement.
+    ///
+    /// # Errors
+    /// As [`Session::pick_replica`] and [`Session::pick_primary`].
+    pub(super) async fn pick(
+        &mut self,
+        search: &mut Search,
+        statement: Option<&Statement>,
+        route: &Route,
+        topology: &Topology,
+    ) -> Result<Picked, Fault> {
+        let picked = self.pick_by_floor(search, statement, route, topology).await;
+        match &picked {
+            Err(Fault::NoReplicaCaughtUp { .. }) => {
+                self.note_refused(search.shard, topology, Outcome::Refused);
+            }
+            Err(Fault::WriteLostInFailover { .. }) => {
+                self.note_refused(search.shard, topology, Outcome::Lost);
+            }
+            Ok(_) | Err(_) => {}
+        }
+        picked
+    }
+
+    async fn pick_by_floor(
+        &mut self,
+        search: &mut Search,
+        statement: Option<&Statement>,
+        route: &Route,
+        topology: &Topology,
+    ) -> Result<Picked, Fault> {
+        let from_replica = self.wants_replica_for(statement, route);
+        // Transactions that write see the latest anyway, or fail to commit.
+        let writes = route.access == Access::Write || (self.tx.is_open() && !from_replica);
+        let wanted = match writes || statement.is_some_and(reads_no_data) {
+            true => Wanted::Anything,
+            false => self.wanted(search.shard, &route.target, topology).await?,
+        };
+        match from_replica {
+            true => self.pick_replica(search, wanted, topology).await,
+            false => self.pick_primary_for(search, wanted, topology).await,
+        }
+    }
+
+    /// A connection to the primary, which must have what is wanted.
+    ///
+    /// # Errors
+    /// 58000 if it has not: it is not the primary any more, or the write was lost.
+    pub(super) async fn pick_primary_for(
+        &mut self,
+        search: &Search,
+        wanted: Wanted,
+        topology: &Topology,
+    ) -> Result<Picked, Fault> {
+        match wanted {
+            Wanted::Anything => self.pick_primary(search.shard, topology).await,
+            Wanted::Primary => {
+                let kept = Some(Outcome::FellBack);
+                let picked = self.pick_primary(search.shard, topology).await?;
+                Ok(Picked { kept, ..picked })
+            }
+            Wanted::Floor { position, .. } => {
+                let nodes = nodes_of(topology, search.shard)?;
+                self.primary_under(search, nodes, position).await
+            }
+        }
+    }
+
+    /// As [`Session::pick_primary`], under a floor.
+    ///
+    /// # Errors
+    /// 58000 as above.
+    pub(super) async fn primary_under(
+        &mut self,
+        search: &Search,
+        nodes: &ShardNodes,
+        floor: Position,
+    ) -> Result<Picked, Fault> {
+        let shard = nodes.shard;
+        let participant = self.lend(shard, &nodes.primary, Place::Primary).await?;
+        if participant.lease.incarnation().is_none() {
+            // A plain PostgreSQL cannot be asked, and nothing else takes writes there.
+            return Ok(Picked::freely(participant));
+        }
+        let guard = match self.judge_primary(&participant, floor) {
+            Decision::Serve(_) => None,
+            Decision::Guard { budget_ms, .. } => Some((floor, budget_ms)),
+            Decision::Lost {
+                timeline,
+                forked_at,
+            } => {
+                self.give_back(participant);
+                return Err(Fault::WriteLostInFailover {
+                    shard,
+                    floor: floor.0,
+                    timeline,
+                    forked_at,
+                });
+            }
+            Decision::Wait { .. } | Decision::Primary | Decision::NotCaughtUp { .. } => {
+                self.give_back(participant);
+                return Err(Fault::NoReplicaCaughtUp {
+                    shard,
+                    floor: floor.0,
+                    best: None,
+                    eta_ms: Some(search.waited_ms()).filter(|waited| *waited > 0),
+                });
+            }
+        };
+        Ok(Picked {
+            participant,
+            guard,
+            kept: Some(how(guard)),
+        })
+    }
+
+    /// The primary has not what the read asks for: it says so, and the read did not run.
+    pub(super) async fn primary_lacks(
+        &mut self,
+        shard: ShardNumber,
+        topology: &Topology,
+        fields: &ErrorFields,
+    ) -> Flow {
+        self.note_refused(shard, topology, Outcome::Refused);
+        self.fail_with(fields).await;
+        Flow::Failed { parsed: 0 }
+    }
+
+    /// Counts a read that was answered.
+    pub(super) fn note_kept(
+        &self,
+        participant: &Participant,
+        kept: Option<Outcome>,
+        waited_ms: u64,
+    ) {
+        if let Some(kept) = kept {
+            self.cluster
+                .note_floor(&participant.address, kept, waited_ms);
+        }
+    }
+
+    fn note_refused(&self, shard: ShardNumber, topology: &Topology, how: Outcome) {
+        if let Ok(nodes) = nodes_of(topology, shard) {
+            self.cluster.note_floor(&nodes.primary, how, 0);
+        }
+    }
+
+    /// What a position says about the server that is taken for the primary. What is written is
+    /// there at once, so there is nothing to wait for.
+    fn judge_primary(&self, primary: &Participant, floor: Position) -> Decision {
+        let positions = self.cluster.positions(primary.shard);
+        let position = positions
+            .iter()
+            .find(|one| one.role == Role::Primary && one.address == *primary.address);
+        let mut candidate = position.map(candidate).unwrap_or_default();
+        candidate.connected = primary.lease.incarnation().cloned();
+        let ask = Ask {
+            floor,
+            lineage: &self.cluster.lineage(primary.shard),
+            budget_ms: 1,
+            fallback: Fallback::Refuse,
+        };
+        floor::choose(&[candidate], &ask)
+    }
+
+    /// What reads on a shard ask for: the client's floors and the own commits' if that is wanted.
+    ///
+    /// # Errors
+    /// 22023: a floor that does not name its shard, for a statement that needs to know.
+    pub(super) async fn wanted(
+        &mut self,
+        shard: ShardNumber,
+        target: &Target,
+        topology: &Topology,
+    ) -> Result<Wanted, Fault> {
+        let own = self.params.own();
+        let raised = match own.read_your_writes {
+            true => self.own_floor.at(shard),
+            false => None,
+        };
+        if own.min_lsn.is_empty() && raised.is_none() && own.min_commit_timestamp.is_none() {
+            return Ok(Wanted::Anything);
+        }
+        let several = topology.shards.len() > 1;
+        if own.min_lsn.bare.is_some() && several && !matches!(target, Target::Shard(_)) {
+            return Err(self.unnamed_shard(topology));
+        }
+        let (asked, fallback) = (own.min_lsn.at(shard), own.primary_fallback);
+        let lineage = self.cluster.lineage(shard);
+        let stamped = match own.min_commit_timestamp {
+            None => None,
+            Some(moment) => match self.stamped(shard, moment, &lineage).await {
+                None => return Ok(Wanted::Primary),
+                known => known,
+            },
+        };
+        let floors = [asked, raised, stamped].into_iter().flatten();
+        let Some(position) = floor::strictest(floors, &lineage) else {
+            return Ok(Wanted::Anything);
+        };
+        let fallback = match fallback || stamped == Some(position) {
+            true => Fallback::Primary,
+            false => Fallback::Refuse,
+        };
+        Ok(Wanted::Floor { position, fallback })
+    }
+
+    /// The position that covers the commits up to a moment, asked for once; None if the primary
+    /// cannot tell.
+    async fn stamped(
+        &mut self,
+        shard: ShardNumber,
+        moment: Moment,
+        lineage: &Lineage,
+    ) -> Option<Position> {
+        // After a failover the moment has another position.
+        let known = self.stamps.get(&shard).filter(|(of, (_, timeline))| {
+            *of == moment && (*timeline == lineage.current || lineage.current.is_none())
+        });
+        if let Some((_, position)) = known {
+            return Some(*position);
+        }
+        match self.cluster.covering(shard, moment).await {
+            Ok(Some(position)) => {
+                self.stamps.insert(shard, (moment, position));
+                Some(position)
+            }
+            Ok(None) => None,
+            Err(fault) => {
+                tracing::debug!(%shard, %moment, %fault, "no position for a commit timestamp");
+                None
+            }
+        }
+    }
+
+    fn unnamed_shard(&self, topology: &Topology) -> Fault {
+        Fault::Node(Box::new(NodeError {
+            code: "22023".to_owned(),
+            message: format!(
+                "pgdog.min_lsn \"{}\" does not name its shard",
+                self.params.own().min_lsn
+            ),
+            detail: Some(format!(
+                "the statement is not routed to exactly one of {} shards",
+                topology.shards.len()
+            )),
+            hint: Some("SET pgdog.min_lsn = '0=X/Y,1=X/Y', one for each shard.".to_owned()),
+            ..NodeError::default()
+        }))
+    }
+
+    /// Learns the timeline of a primary before anything is written there: tokens carry it.
+    pub(super) async fn meet(&mut self, shard: ShardNumber, address: &Arc<Address>, lease: &Lease) {
+        let Some(incarnation) = lease.incarnation() else {
+            return;
+        };
+        let known = self.timelines.get(&shard);
+        if known.is_some_and(|(life, _)| life == incarnation) {
+            return;
+        }
+        match self.cluster.timeline_of(address, incarnation).await {
+            Some(timeline) => {
+                let met = (incarnation.clone(), timeline);
+                self.timelines.insert(shard, met);
+            }
+            None => {
+                self.timelines.remove(&shard);
+            }
+        }
+    }
+
+    /// Where a commit on the shard's primary ended.
+    pub(super) fn commit_position(&self, shard: ShardNumber, end: Lsn) -> Position {
+        let timeline = self.timelines.get(&shard).map(|(_, timeline)| *timeline);
+        (end, timeline)
+    }
+}
+
+/// What is about the session itself is the same everywhere.
+fn reads_no_data(statement: &Statement) -> bool {
+    matches!(
+        statement.kind,
+        Kind::Set { .. } | Kind::Reset(_) | Kind::Show(_) | Kind::Discard { .. } | Kind::Session
+    )
+}
