@@ -15,13 +15,13 @@ use tokio::net::TcpStream;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A port that nobody has at the moment.
-fn free_port() -> anyhow::Result<u16> {
+pub fn free_port() -> anyhow::Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port())
 }
 
-async fn get(port: u16, path: &str) -> anyhow::Result<String> {
+pub async fn get(port: u16, path: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;

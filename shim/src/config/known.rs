@@ -22,6 +22,7 @@ pub(super) const IDLE_TOP: &[&str] = &[
     "cache",
     "vault",
     "fdw",
+    "write_functions",
 ];
 
 /// Top-level tables that cannot be ignored.
@@ -90,6 +91,8 @@ pub(super) const IDLE_GENERAL: &[&str] = &[
     "server_lifetime_jitter",
     "regex_parser_limit",
     "dry_run",
+    "max_wildcard_pools",
+    "wildcard_pool_idle_timeout",
 ];
 
 /// Keys of `[general]` that cannot be ignored.
@@ -99,7 +102,11 @@ pub(super) const REFUSED_GENERAL: Refused = &[];
 pub(super) const IDLE_TCP: &[&str] = &["connect_retries"];
 
 /// Keys of `[[databases]]` without effect here.
-pub(super) const IDLE_DATABASE: &[&str] = &["resharding_only", "statement_timeout"];
+pub(super) const IDLE_DATABASE: &[&str] = &[
+    "resharding_only",
+    "statement_timeout",
+    "server_lifetime_jitter",
+];
 
 /// Keys of `[[databases]]` that cannot be ignored.
 pub(super) const REFUSED_DATABASE: Refused = &[
@@ -146,10 +153,27 @@ pub(super) const IDLE_USER: &[&str] = &[
     "cross_shard_disabled",
     "two_phase_commit",
     "two_phase_commit_auto",
+    "idle_timeout_primary",
+    "idle_timeout_replica",
+    "min_pool_size_primary",
+    "min_pool_size_replica",
+    "pool_size_primary",
+    "pool_size_replica",
+    "server_iam_region",
+    "server_iam_assume_role",
+    "server_vault_path",
+    "vault_refresh_percent",
 ];
 
 /// Keys of `[[users]]` that cannot be ignored.
-pub(super) const REFUSED_USER: Refused = &[("passwords", "give one password")];
+pub(super) const REFUSED_USER: Refused = &[
+    ("passwords", "give one password"),
+    (
+        "auth_type",
+        "all users prove themselves in the same way; give it in [general]",
+    ),
+    ("vault_path", "passwords are not asked for elsewhere"),
+];
 
 /// Keys of the tables above that say nothing when they have this value.
 pub(super) const HARMLESS: &[(&str, &str)] = &[("hasher", "postgres"), ("server_auth", "password")];

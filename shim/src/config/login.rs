@@ -47,7 +47,11 @@ pub enum Passthrough {
     Disabled,
     /// With the password that the nodes know.
     #[default]
-    #[serde(alias = "enabled_plain")]
+    #[serde(
+        alias = "enabled_plain",
+        alias = "enabled_allow_change",
+        alias = "enabled_plain_allow_change"
+    )]
     Enabled,
 }
 

@@ -25,6 +25,8 @@ mod general;
 mod keys;
 mod known;
 mod login;
+#[cfg(test)]
+mod pgdog_files;
 mod source;
 mod tables;
 mod tcp;
