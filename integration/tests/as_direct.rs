@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             session_mode_leaves_names_of_statements_alone,
             session_mode_ends_as_its_server_does,
             a_pinned_client_ends_as_its_server_does,
+            errors_point_into_the_clients_text,
             a_two_phase_prepare_that_fails_ends_its_transaction,
             an_empty_text_is_one_in_a_failed_transaction_too,
         ],
@@ -388,6 +389,18 @@ async fn a_pinned_client_ends_as_its_server_does(cluster: &Cluster) -> anyhow::R
     );
     ensure!(value(&wire.query("SELECT 7").await?).as_deref() == Some("7"));
     Ok(())
+}
+
+async fn errors_point_into_the_clients_text(cluster: &Cluster) -> anyhow::Result<()> {
+    let batches = [
+        query("SELECT 'é'; SELECT nothing"),
+        query("PREPARE q (int) AS SELECT 1"),
+        query("SELECT 'é'; PREPARE é AS SELECT nothing"),
+        query("/* é */ EXECUTE q(1 + nothing)"),
+        query("SELECT 'é'; EXECUTE q(1 + nothing); SELECT 1"),
+        query("PREPARE r (no_type) AS SELECT 1"),
+    ];
+    same(cluster, &batches).await
 }
 
 async fn a_two_phase_prepare_that_fails_ends_its_transaction(

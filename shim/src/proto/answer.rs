@@ -63,6 +63,16 @@ impl ErrorFields {
         }
     }
 
+    /// Lets its position, a count of characters, speak of another text.
+    pub fn move_position(&mut self, by: isize) {
+        for (code, text) in &mut self.more {
+            let position = text.parse().ok().filter(|_| *code == b'P');
+            if let Some(moved) = position.and_then(|at: usize| at.checked_add_signed(by)) {
+                *text = moved.to_string();
+            }
+        }
+    }
+
     /// Whether the server ends the connection with this error.
     pub fn ends_connection(&self) -> bool {
         matches!(self.severity.as_str(), "FATAL" | "PANIC")

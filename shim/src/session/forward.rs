@@ -226,7 +226,7 @@ pub fn take(script: &mut Script, sink: &mut Sink<'_>, frame: &impl Message) -> R
         client.note_completion();
     }
     match verdict {
-        Verdict::Show if frame.tag() == tag::ERROR && script.offset > 0 => {
+        Verdict::Show if frame.tag() == tag::ERROR && script.offset != 0 => {
             sink.put(script.placed(frame).map_err(violation)?.raw())
         }
         Verdict::Show => sink.put(frame.raw()),

@@ -307,7 +307,11 @@ impl<'a> Session<'a> {
             Ok(plan) => plan.statements.as_slice(),
             Err(_) => &[],
         };
-        let input = Input::Simple { sql, statements };
+        let input = Input::Simple {
+            sql,
+            statements,
+            further: 0,
+        };
         self.run_steps(&input).await?;
         self.finish_message(true).await
     }

@@ -65,8 +65,9 @@ pub struct Script {
     pub parsed: usize,
     /// Whether an execution stopped at its row limit.
     pub suspended: bool,
-    /// Characters of the client's query before what was sent: positions of errors count them.
-    pub offset: usize,
+    /// How many characters further on in the client's query stands what was sent: positions of
+    /// errors count them.
+    pub offset: isize,
 }
 
 impl Script {
@@ -109,11 +110,7 @@ impl Script {
     /// It is cut off.
     pub fn placed(&self, frame: &impl Message) -> Result<Frame, ProtocolError> {
         let mut fields = ErrorFields::parse(frame.body())?;
-        for (code, text) in &mut fields.more {
-            if let (b'P', Ok(position)) = (*code, text.parse::<usize>()) {
-                *text = (position + self.offset).to_string();
-            }
-        }
+        fields.move_position(self.offset);
         let mut out = BytesMut::new();
         backend::error_fields(backend::Severity::Error, &fields, &mut out);
         Ok(frame::take(&mut out)?.expect("one whole message was just written"))

@@ -19,6 +19,7 @@ use super::party::{Participant, Place};
 use super::prepared::Held;
 use super::script::{Item, Script};
 use super::steps::{Asked, Input};
+use super::words::{Stateful, stateful};
 use crate::plan::{self, Statement, behind_prepared_name, rename_prepared};
 use crate::proto::frontend::{self, Subject};
 use crate::proto::{ErrorFields, TxStatus};
@@ -41,7 +42,13 @@ impl Session<'_> {
         };
         match &statement.prepared {
             Some(plan::Prepared::Prepare { name, statement }) => {
-                Ok(Some(self.prepare(&asked, at, (name, statement)).await))
+                let whole = match input {
+                    Input::Simple { sql, .. } => sql,
+                    Input::Extended { .. } => asked.sql(),
+                };
+                Ok(Some(
+                    self.prepare((&asked, whole), at, (name, statement)).await,
+                ))
             }
             Some(plan::Prepared::Execute { name, .. }) => match self.executed(&asked) {
                 None => {
@@ -57,7 +64,7 @@ impl Session<'_> {
 
     async fn prepare(
         &mut self,
-        asked: &Asked<'_>,
+        (asked, whole): (&Asked<'_>, &str),
         at: usize,
         (name, statement): (&str, &Statement),
     ) -> Flow {
@@ -72,7 +79,10 @@ impl Session<'_> {
         let prepared = registry.prepare_by_sql(tail, statement, self.meaning());
         let held = Held::now(prepared);
         if let Err(fault) = self.prepare_somewhere(&held).await {
-            self.fail_with(&ErrorFields::from(&fault)).await;
+            let mut fields = ErrorFields::from(&fault);
+            let sent = length(&prepare_text(&held.server_name, ""));
+            fields.move_position(place_in(whole, tail) - sent);
+            self.fail_with(&fields).await;
             return Flow::Failed { parsed: usize::MAX };
         }
         self.names.statements.insert(name.to_owned(), held);
@@ -124,6 +134,12 @@ impl Session<'_> {
         if input.len() > 1 {
             self.begin_implicit();
         }
+        let further = match input {
+            Input::Simple { sql: whole, .. } if stateful(sql) == Stateful::Execute => {
+                place_in(whole, sql) + length(sql) - length(&text)
+            }
+            Input::Simple { .. } | Input::Extended { .. } => 0,
+        };
         let renamed = [Statement {
             span: 0..text.len(),
             ..statement.clone()
@@ -131,6 +147,7 @@ impl Session<'_> {
         let input = Input::Simple {
             sql: &text,
             statements: &renamed,
+            further,
         };
         let flow = self.routed(&input, 0).await?;
         Ok(Some(match flow {
@@ -257,10 +274,24 @@ async fn ensure_by_sql(lease: &mut Lease, name: &str, tail: &Arc<str>) -> Result
         lease.forget_one_prepared(name);
         refused(lease, done.error)?;
     }
-    let done = forward::command(lease, &format!("PREPARE {name} {tail}")).await?;
+    let done = forward::command(lease, &prepare_text(name, tail)).await?;
     refused(lease, done.error)?;
     lease.note_prepared(name, tail.len());
     Ok(())
+}
+
+fn prepare_text(name: &str, tail: &str) -> String {
+    format!("PREPARE {name} {tail}")
+}
+
+/// How many characters stand before a part of a text.
+fn place_in(whole: &str, part: &str) -> isize {
+    let at = part.as_ptr().addr().checked_sub(whole.as_ptr().addr());
+    at.and_then(|at| whole.get(..at)).map_or(0, length)
+}
+
+fn length(text: &str) -> isize {
+    text.chars().count().cast_signed()
 }
 
 async fn ensure_by_protocol(lease: &mut Lease, held: &Held) -> Result<(), Fault> {

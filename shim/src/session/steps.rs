@@ -16,6 +16,8 @@ pub enum Input<'a> {
         sql: &'a str,
         /// Its statements; empty: the text is no SQL, and some server shall say so.
         statements: &'a [Statement],
+        /// How many characters further on it stands in what the client has sent.
+        further: isize,
     },
     /// A batch of the extended protocol.
     Extended {
@@ -57,7 +59,9 @@ impl<'a> Input<'a> {
     /// One of them.
     pub fn at(&self, index: usize) -> Asked<'a> {
         match self {
-            Input::Simple { sql, statements } => Asked::Simple {
+            Input::Simple {
+                sql, statements, ..
+            } => Asked::Simple {
                 sql: statements
                     .get(index)
                     .map_or(*sql, |s| sql.get(s.span.clone()).unwrap_or(sql)),
@@ -89,13 +93,22 @@ impl<'a> Input<'a> {
     /// Some of them, to be sent in one go.
     pub fn work(&self, from: usize, to: usize) -> Work<'a> {
         match self {
-            Input::Simple { sql, statements } if from == 0 && to >= statements.len() => {
-                Work::Query(sql)
-            }
-            Input::Simple { sql, statements } => {
+            Input::Simple {
+                sql,
+                statements,
+                further,
+            } if from == 0 && to >= statements.len() => match further {
+                0 => Work::Query(sql),
+                further => Work::Part(sql, *further),
+            },
+            Input::Simple {
+                sql,
+                statements,
+                further,
+            } => {
                 let span = statements[from].span.start..statements[to - 1].span.end;
                 let before = sql.get(..span.start).unwrap_or_default().chars().count();
-                Work::Part(sql.get(span).unwrap_or(sql), before)
+                Work::Part(sql.get(span).unwrap_or(sql), further + before.cast_signed())
             }
             Input::Extended { steps, .. } => Work::Steps(&steps[from..to]),
         }

@@ -17,8 +17,8 @@ use crate::server::Moment;
 pub enum Work<'a> {
     /// A simple query.
     Query(&'a str),
-    /// Some statements of a simple query, and how many characters stand before them.
-    Part(&'a str, usize),
+    /// Some statements of a simple query, and how many characters further on they stand there.
+    Part(&'a str, isize),
     /// Steps of a batch.
     Steps(&'a [Step<'a>]),
     /// A function call.
