@@ -313,6 +313,14 @@ impl Cluster {
         if self.pids()[shim].is_some() {
             bail!("shim {shim} still runs");
         }
+        // A process with many connections is not gone as soon as it is killed.
+        let port = self.login(shim).port;
+        wait_until(
+            "the killed shim's port",
+            Duration::from_secs(30),
+            || async { Ok(std::net::TcpListener::bind(("127.0.0.1", port)).ok()) },
+        )
+        .await?;
         let log = File::options()
             .append(true)
             .create(true)
