@@ -23,7 +23,6 @@
 //! | `instances`, `tasks`, `slots` | registry, task functions, replication slots |
 //! | `control`, `trouble` | control connections, and their errors |
 
-mod code;
 mod control;
 mod coordinator;
 mod declare;
@@ -53,7 +52,6 @@ pub mod tasks;
 pub mod topology;
 
 pub use cluster::Cluster;
-pub use code::{Leaves, StatefulCode};
 pub use gid::Gid;
 pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};

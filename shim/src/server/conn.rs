@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use super::applied::Applied;
 use super::cancel::CancelToken;
 use super::ledger::{Copying, Ledger, Noted};
+use super::left::Left;
 use super::prepared::Moment;
 use super::settings::PoolSettings;
 use super::stats::ServerInfo;
@@ -40,7 +41,9 @@ pub struct Conn {
     pub(super) parameters: BTreeMap<String, String>,
     pub(super) key: Arc<CancelKey>,
     pub(super) incarnation: Option<Incarnation>,
-    commit_lsn: Option<Lsn>,
+    pub(super) commit_lsn: Option<Lsn>,
+    /// What code has left here, told but not seen to.
+    pub(super) left: Option<Box<Left>>,
     /// The `pgdog.epoch` that this server session has; `None` when never set.
     pub epoch: Option<Epoch>,
     /// What its borrowers have set.
@@ -86,6 +89,7 @@ impl Conn {
             key: Arc::new(CancelKey::new(0, [0; 4])),
             incarnation: None,
             commit_lsn: None,
+            left: None,
             epoch: None,
             applied: Applied::default(),
             role_settings: 0,
@@ -192,7 +196,7 @@ impl Conn {
     }
 
     pub(super) fn is_dirty(&self) -> bool {
-        self.dirty
+        self.dirty || self.left.is_some()
     }
 
     /// What cancels the statement that runs here.
@@ -374,6 +378,7 @@ impl Conn {
         self.epoch = None;
         self.applied = Applied::default();
         self.commit_lsn = None;
+        self.left = None;
         self.ledger.forget_prepared();
     }
 
@@ -419,17 +424,6 @@ impl Conn {
                 .note_batch(self.ledger.tx(), self.ledger.prepared_count());
         }
         Ok(noted)
-    }
-
-    fn note_parameter(&mut self, name: &str, value: &str) {
-        match name {
-            "pgdog.incarnation" => {
-                self.incarnation = (!value.is_empty()).then(|| Incarnation(value.to_owned()));
-            }
-            "pgdog.commit_lsn" => self.commit_lsn = value.parse().ok(),
-            _ => self.news = true,
-        }
-        self.parameters.insert(name.to_owned(), value.to_owned());
     }
 
     /// Waits until more has come. Cancel safety: what was read stays in the connection.

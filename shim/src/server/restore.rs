@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::ServerError;
 use super::conn::Conn;
+use super::left::Left;
 use crate::proto::TxStatus;
 
 /// How long it may take before the connection is closed instead.
@@ -23,7 +24,8 @@ impl Conn {
 
     /// Whether it can be brought to rest: only whole messages were sent, no cancel is on its way.
     pub(super) fn is_restorable(&self) -> bool {
-        !self.is_broken() && self.cancels_underway.load(Ordering::SeqCst) == 0
+        let lasting = self.left().is_some_and(Left::lasts);
+        !self.is_broken() && !lasting && self.cancels_underway.load(Ordering::SeqCst) == 0
     }
 }
 

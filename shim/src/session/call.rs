@@ -13,13 +13,7 @@ use crate::nodes::Topology;
 use crate::observe::Counted;
 use crate::proto::{Frame, TxStatus};
 
-/// Functions of large objects (`pg_proc.oid`): they leave nothing behind that outlives their
-/// transaction.
-const LARGE_OBJECTS: [u32; 14] = [
-    715, 764, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171, 3172,
-];
-
-/// Functions that take an advisory lock for the session.
+/// Functions that take an advisory lock for the session (`pg_proc.oid`).
 const SESSION_LOCKS: [u32; 8] = [2880, 2881, 2882, 2883, 2886, 2887, 2888, 2889];
 
 impl Session<'_> {
@@ -63,7 +57,7 @@ impl Session<'_> {
                 .map(|picked| picked.participant),
         };
         match picked {
-            Ok(participant) => self.call_on(participant, work, (oid, &topology)).await,
+            Ok(participant) => self.call_on(participant, work, &topology).await,
             Err(fault) => {
                 self.fault(&fault).await;
                 Ok(())
@@ -81,7 +75,7 @@ impl Session<'_> {
         &mut self,
         mut participant: Participant,
         work: &Work<'_>,
-        (oid, topology): (Option<u32>, &Topology),
+        topology: &Topology,
     ) -> Result<(), Gone> {
         participant.wrote = true;
         self.needed.clear();
@@ -96,10 +90,6 @@ impl Session<'_> {
                 self.fail_with(&fields).await;
             }
             Ok(Attempt::Ran { script, .. }) => {
-                if !oid.is_some_and(|oid| LARGE_OBJECTS.contains(&oid)) {
-                    participant.lease.applied.unknown = true;
-                    participant.lease.mark_dirty();
-                }
                 if script.error.is_some() {
                     self.seen.count(Counted::Errors, 1);
                     self.tx.fail();

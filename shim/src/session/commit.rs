@@ -99,7 +99,6 @@ impl Session<'_> {
         self.seen.count(Counted::Transactions, 1);
         if std::mem::take(&mut self.reshaped) && committed {
             // The next statement of this client must see it.
-            self.services.forget_code(&self.cluster);
             if let Err(fault) = self.cluster.refresh().await {
                 tracing::warn!(%fault, "cannot refresh the topology after a change");
             }

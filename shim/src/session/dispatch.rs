@@ -142,7 +142,6 @@ impl Session<'_> {
         if self.answer_when_busy(&asked, &topology) {
             return Ok(Flow::Next(at + 1));
         }
-        self.look_at_code(&asked).await;
         if let Err(fault) = self.check_state(&asked, &route, topology.shards.len()) {
             return Ok(self.fault(&fault).await);
         }
@@ -192,7 +191,6 @@ impl Session<'_> {
                 next += 1;
                 continue;
             }
-            self.look_at_code(&input.at(next)).await;
             let keeps = self.keeps_state(&input.at(next));
             let Ok(more) = self.decide(&input.at(next), topology).await else {
                 break;

@@ -5,7 +5,7 @@ use pgdog_core::ids::ShardNumber;
 use super::batch::Portal;
 use super::client::Gone;
 use super::dispatch::Flow;
-use super::keep::{Setting, left_by_code, sets_unknown, settings};
+use super::keep::{Setting, settings};
 use super::last_route::LastRoute;
 use super::param_values::{Class, classify};
 use super::params::{Scope, quoted, set_config_in};
@@ -13,9 +13,8 @@ use super::party::{Participant, Place};
 use super::pin::{CODE, MAYBE};
 use super::script::Script;
 use super::steps::Asked;
-use super::words::{Stateful, code_sets, runs_code, stateful};
+use super::words::{Stateful, stateful};
 use super::{Session, replay};
-use crate::nodes::Leaves;
 use crate::observe::Counted;
 use crate::plan::{Kind, Statement};
 use crate::proto::ErrorFields;
@@ -113,12 +112,12 @@ impl Session<'_> {
             }
             Kind::Ddl { .. } | Kind::Placement => {
                 self.touched |= !self.temporary.is_empty();
-                self.services.forget_code(&self.cluster);
                 self.reshaped = true;
             }
             _ => {}
         }
-        self.note_code(asked, statement, &mut participant.lease);
+        let place = participant.place;
+        self.note_code(asked, statement, (place, &mut participant.lease));
         if self.reshaped && !self.tx.is_open() {
             self.reshaped = false;
         }
@@ -135,6 +134,14 @@ impl Session<'_> {
         else {
             return;
         };
+        if name == "seed" {
+            // Its connection is kept; anywhere else it would begin anew.
+            return;
+        }
+        if *as_select && !self.tx.is_open() {
+            // Known from the text.
+            lease.forget_left();
+        }
         let to_default = value.is_none() && !as_select;
         match scope {
             Scope::Local => self.params.note_local(name, sql),
@@ -171,8 +178,13 @@ impl Session<'_> {
         }
     }
 
-    /// What functions and code may have left.
-    fn note_code(&mut self, asked: &Asked<'_>, statement: &Statement, lease: &mut Lease) {
+    /// What functions may have left.
+    fn note_code(
+        &mut self,
+        asked: &Asked<'_>,
+        statement: &Statement,
+        (place, lease): (Place, &mut Lease),
+    ) {
         let executed = self.executed(asked);
         let inner = executed.as_deref().and_then(|held| held.plan());
         let runs = inner
@@ -181,22 +193,17 @@ impl Session<'_> {
         for setting in settings(runs, asked.params()) {
             self.note_setting(&setting, lease);
         }
-        let left = left_by_code(&self.code, runs);
-        if sets_unknown(runs, asked.params()) || left == Some(Leaves::Settings) {
-            lease.applied.unknown = true;
-        }
-        if left.is_some() {
-            lease.mark_dirty();
-        }
         self.touched |= runs.functions.advisory.is_some() && self.pin.is_some();
-        if runs_code(asked.sql()) {
-            lease.mark_dirty();
-            lease.applied.unknown |= code_sets(asked.sql());
+        let objects = lease
+            .left()
+            .is_some_and(|left| left.objects || left.lasts());
+        if objects && place == Place::Replica {
+            self.services.keepers.note(runs);
         }
     }
 
     /// A `set_config` that went through.
-    fn note_setting(&mut self, setting: &Setting, lease: &mut Lease) {
+    pub(super) fn note_setting(&mut self, setting: &Setting, lease: &mut Lease) {
         let Setting { name, value, scope } = setting;
         if let Class::Own(own) = classify(name) {
             // The server has its own parameter of that name, which means nothing.

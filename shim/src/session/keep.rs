@@ -5,10 +5,9 @@ use pgdog_core::fault::Fault;
 use super::Session;
 use super::param_values::{Class, classify};
 use super::params::{Scope, reserved};
-use super::pin::{CODE, MAYBE};
+use super::pin::{CODE, MAYBE, SEED};
 use super::steps::Asked;
-use super::words::{Stateful, code_sets, runs_code, stateful};
-use crate::nodes::{Leaves, StatefulCode};
+use super::words::{Stateful, stateful};
 use crate::plan::{Kind, SetConfig, Statement, Value, truth};
 use crate::route::Params;
 
@@ -21,13 +20,6 @@ pub struct Setting {
     pub value: Option<String>,
     /// How long it holds.
     pub scope: Scope,
-}
-
-/// What functions and triggers that a statement runs leave on their connection.
-pub(super) fn left_by_code(code: &StatefulCode, statement: &Statement) -> Option<Leaves> {
-    let called = statement.functions.called.iter().map(String::as_str);
-    let written = statement.relations.iter().filter(|table| table.written);
-    code.leaves(called, written.map(|table| table.name.as_str()))
 }
 
 impl Session<'_> {
@@ -44,10 +36,6 @@ impl Session<'_> {
         let runs = inner
             .and_then(|plan| plan.statements.first())
             .unwrap_or(statement);
-        let left = left_by_code(&self.code, runs);
-        if sets_unknown(runs, asked.params()) || left == Some(Leaves::Settings) {
-            return Ok(Some(CODE));
-        }
         for setting in settings(runs, asked.params()) {
             self.check_own(&setting)?;
         }
@@ -60,25 +48,14 @@ impl Session<'_> {
                 Stateful::Declare { hold, .. } => hold.then_some("cursor WITH HOLD"),
                 Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => locks(runs),
             },
-            Kind::Read | Kind::Write if runs_code(asked.sql()) => {
-                Some(if code_sets(asked.sql()) { CODE } else { MAYBE })
-            }
+            Kind::Read | Kind::Write if seeds(runs) => Some(SEED),
             Kind::Read | Kind::Write | Kind::CopyIn | Kind::CopyOut => {
-                locks(runs).or(left.map(|_| MAYBE))
+                let keeps = self.services.keepers.runs_some(runs);
+                locks(runs).or(keeps.then_some(MAYBE))
             }
+            Kind::Set { ref name, .. } if name == "seed" => Some(SEED),
             _ => None,
         })
-    }
-
-    /// Learns what the functions and triggers that a statement runs may leave behind.
-    pub(super) async fn look_at_code(&mut self, asked: &Asked<'_>) {
-        let runs_some = |statement: &Statement| {
-            let writes = statement.relations.iter().any(|table| table.written);
-            !statement.functions.called.is_empty() || writes || statement.prepared.is_some()
-        };
-        if asked.executes() && asked.statement().is_some_and(runs_some) {
-            self.code = self.services.stateful_code(&self.cluster).await;
-        }
     }
 
     /// A setting whose value can't be brought to another connection, as nobody here knows what it
@@ -105,6 +82,15 @@ impl Session<'_> {
     }
 }
 
+/// Whether it makes values of random() foretellable.
+fn seeds(statement: &Statement) -> bool {
+    statement
+        .functions
+        .called
+        .iter()
+        .any(|name| name == "setseed")
+}
+
 fn locks(statement: &Statement) -> Option<&'static str> {
     let name = statement.functions.advisory.as_deref()?;
     let of_session =
@@ -112,16 +98,7 @@ fn locks(statement: &Statement) -> Option<&'static str> {
     of_session.then_some("advisory lock")
 }
 
-/// Whether it sets parameters of which only the server knows.
-pub fn sets_unknown(statement: &Statement, params: &dyn Params) -> bool {
-    let mut relations = statement.relations.iter();
-    let mut calls = statement.functions.settings.iter();
-    statement.functions.sets
-        || relations.any(|relation| relation.written && relation.name == "pg_settings")
-        || calls.any(|call| setting(call, params).is_none())
-}
-
-/// What its calls of `set_config` set.
+/// What its calls of `set_config` set, as far as the text tells; the server tells of all.
 pub fn settings(statement: &Statement, params: &dyn Params) -> Vec<Setting> {
     let calls = statement.functions.settings.iter();
     calls.filter_map(|call| setting(call, params)).collect()
@@ -208,29 +185,12 @@ mod tests {
             scope,
         });
         assert_eq!(found, expected);
-        assert!(!sets_unknown(&two, &given));
-        assert!(
-            sets_unknown(&two, &NoParams),
-            "the parameters are not there"
-        );
-    }
-
-    #[test]
-    fn what_cannot_be_read_sets_what_nobody_knows() {
+        let known = settings(&two, &NoParams);
+        assert_eq!(known.len(), 1, "the parameters are not there: {known:?}");
         let sql = Spelling::Bytes.read(b"SELECT set_config('app.name', '\xe9', false)");
-        assert!(sets_unknown(&statement(&sql), &NoParams));
-    }
-
-    #[test]
-    fn any_other_call_sets_what_nobody_knows() {
-        for sql in [
-            "SELECT set_config(name, 'x', false) FROM names",
-            "SELECT set_config('a', 'b' || 'c', false), 1",
-            "SELECT 1 WHERE set_config('a', 'b', false) = 'b'",
-            "UPDATE pg_settings SET setting = '1' WHERE name = 'work_mem'",
-        ] {
-            assert!(sets_unknown(&statement(sql), &NoParams), "{sql}");
-        }
-        assert!(!sets_unknown(&statement("SELECT lower('A')"), &NoParams));
+        assert!(
+            settings(&statement(&sql), &NoParams).is_empty(),
+            "it cannot be read"
+        );
     }
 }

@@ -14,6 +14,7 @@
 //! | `tx`, `commit` | the transaction: its state (pure), and how it ends on several servers |
 //! | `decide`, `read` | which shard, and which node of it |
 //! | `words`, `keep`, `pin` | which statements leave something on their connection, and till when |
+//! | `left` | what code has left there, as its server says |
 //! | `party`, `running` | server connections on loan, and what cancels them |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout`, `finish` | a run on one server, a statement on every shard |
@@ -54,6 +55,7 @@ mod idle;
 mod intercept;
 mod keep;
 mod last_route;
+mod left;
 mod local;
 mod long;
 mod one_by_one;
@@ -100,7 +102,7 @@ use running::Running;
 use steps::Input;
 use tx::Tx;
 
-use crate::nodes::{Address, Cluster, Guest, StatefulCode, Topology};
+use crate::nodes::{Address, Cluster, Guest, Topology};
 use crate::observe::{self, ClientState, Counted};
 use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
 use crate::server::{Leader, Login, Moment, Pool};
@@ -176,8 +178,8 @@ struct Session<'a> {
     role_settings: Option<(u64, Moment)>,
     /// Something that pins may have come or gone.
     touched: bool,
-    /// Code that leaves something on its connection.
-    code: Arc<StatefulCode>,
+    /// Connections whose loan has ended, on which code has left something.
+    held_back: Vec<Participant>,
     /// Statements that the run at hand needs on its connection.
     needed: Vec<Held>,
     /// Where the answers to the current message begin.
@@ -240,7 +242,7 @@ impl<'a> Session<'a> {
             keep: Keep::Transaction,
             role_settings: None,
             touched: false,
-            code: Arc::default(),
+            held_back: Vec::new(),
             needed: Vec::new(),
             message_mark,
             simple_message: false,
@@ -399,6 +401,9 @@ impl<'a> Session<'a> {
         if !self.tx.is_open() {
             self.names.portals.clear();
         }
+        if !self.held_back.is_empty() {
+            self.look_at_left().await;
+        }
         self.look_at_pin().await;
         if ready {
             let status = match (self.tx.is_open(), self.tx.is_failed()) {
@@ -482,10 +487,12 @@ impl<'a> Session<'a> {
 /// Whatever way a session ends, nothing of it stays behind.
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let library = self.pin.is_some_and(|(_, why)| why == pin::LOAD);
+        let lasting = self
+            .pin
+            .is_some_and(|(_, why)| pin::lasts(why) && why != pin::CODE);
         match self.pinned.take() {
             // Nothing takes a library out of a backend again.
-            Some(pinned) if library => pinned.lease.discard(),
+            Some(pinned) if lasting => pinned.lease.discard(),
             Some(mut pinned) => pinned.lease.mark_dirty(),
             None => {}
         }

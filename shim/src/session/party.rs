@@ -78,6 +78,9 @@ impl Session<'_> {
         address: &Address,
         place: Place,
     ) -> Result<Participant, Fault> {
+        if !self.held_back.is_empty() {
+            self.look_at_left().await;
+        }
         if place == Place::Primary
             && let Some(mut pinned) = self.pinned.take_if(|pinned| pinned.shard == shard)
         {
@@ -166,13 +169,17 @@ impl Session<'_> {
         if participant.place == Place::Primary {
             self.tell_news(&mut participant.lease);
         }
+        let usable = !participant.lease.is_broken() && participant.lease.in_sync();
+        if participant.lease.left().is_some() && usable {
+            self.held_back.push(participant);
+            return;
+        }
         if self.keep == Keep::Session && self.pin.is_none() && participant.place == Place::Primary {
             self.set_pin(Some((participant.shard, SESSION_MODE)));
         }
         let pinned_here = self
             .pin
             .is_some_and(|(shard, _)| shard == participant.shard);
-        let usable = !participant.lease.is_broken() && participant.lease.in_sync();
         if pinned_here && participant.place == Place::Primary && usable {
             participant.begun = false;
             participant.entered = false;
@@ -394,6 +401,8 @@ async fn change_settings(lease: &mut Lease, wanted: Applied) -> Result<(), Fault
         }
     }
     lease.applied = wanted;
+    // What was set just now.
+    lease.forget_left();
     Ok(())
 }
 

@@ -8,13 +8,17 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 
 use super::Session;
+use super::left::second_place;
 use super::party::SESSION_MODE;
 use super::settings::Keep;
+use crate::server::{Lease, ServerError};
 
 /// A pin that ends with the client: nobody can tell whether its reason is gone.
 pub const LOAD: &str = "LOAD";
 /// As [`LOAD`].
 pub const CODE: &str = "settings made by code";
+/// As [`LOAD`]: values that random() gives can be foretold.
+pub const SEED: &str = "seed of random()";
 /// Until the server has said whether anything is left.
 pub const MAYBE: &str = "code that may keep state";
 
@@ -42,6 +46,16 @@ const REASONS: [&str; 5] = [
     "PREPARE",
 ];
 
+/// Whether a reason stays as long as the client.
+pub fn lasts(why: &str) -> bool {
+    matches!(why, LOAD | CODE | SEED)
+}
+
+/// What a server keeps for its client: kind and name of each.
+pub async fn kept(lease: &mut Lease) -> Result<Vec<Vec<Option<String>>>, ServerError> {
+    lease.simple(KEPT).await
+}
+
 impl Session<'_> {
     /// Keeps this shard's primary connection for as long as there is a reason.
     ///
@@ -60,15 +74,12 @@ impl Session<'_> {
                 self.set_pin(Some((shard, why)));
             }
             Some((kept, SESSION_MODE)) => self.set_pin(Some((kept, why))),
-            Some((kept, MAYBE)) if kept == shard => self.set_pin(Some((kept, why))),
-            Some((kept, _)) if kept == shard => {}
-            Some((kept, first)) => {
-                return Err(Fault::Refused {
-                    what: format!("{why} on shard {shard} together with {first} on shard {kept}"),
-                    why: "a client keeps state on one server only".to_owned(),
-                    hint: None,
-                });
+            Some((kept, first)) if kept == shard => {
+                if first == MAYBE || (lasts(why) && !lasts(first)) {
+                    self.set_pin(Some((kept, why)));
+                }
             }
+            Some((kept, first)) => return Err(second_place((why, shard), (first, kept))),
         }
         Ok(())
     }
@@ -90,12 +101,12 @@ impl Session<'_> {
         };
         let Some(pinned) = &mut self.pinned else {
             // It never ran, or the connection is lost and with it what was kept.
-            if !matches!(first, LOAD | CODE) {
+            if !lasts(first) {
                 self.set_pin(None);
             }
             return;
         };
-        let found = match pinned.lease.simple(KEPT).await {
+        let found = match kept(&mut pinned.lease).await {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::debug!(%error, "cannot see what is kept");
@@ -114,7 +125,7 @@ impl Session<'_> {
             }
         }
         let reason = match first {
-            LOAD | CODE => Some(first),
+            first if lasts(first) => Some(first),
             _ => reason,
         };
         let habit = (self.keep == Keep::Session).then_some(SESSION_MODE);

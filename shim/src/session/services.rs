@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -15,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::account::Known;
 use super::bans::Bans;
 use super::busy::Accepted;
+use super::left::Keepers;
 use super::prepared::Registry;
 use super::running::Running;
 use super::seats::Seats;
 use super::settings::Settings;
 use crate::net::Inbound;
-use crate::nodes::{Cluster, StatefulCode};
+use crate::nodes::Cluster;
 use crate::observe::{Clients, Logins};
 use crate::plan::PlanCache;
 use crate::proto::CancelKey;
@@ -29,8 +29,6 @@ use crate::server::Pools;
 
 /// Bytes of texts with their plans that are kept.
 const PLAN_CACHE_BYTES: u64 = 64 << 20;
-/// How long code that somebody may have changed around the shim counts as known.
-const CODE_PERIOD: Duration = Duration::from_secs(1);
 
 /// An operator's command, answered by the admin database.
 pub trait AdminHandler: Send + Sync {
@@ -76,12 +74,12 @@ pub struct Services {
     pub seats: Seats,
     /// Nodes that no read goes to.
     pub bans: Bans,
+    /// Code that was seen to leave something on replicas.
+    pub keepers: Keepers,
     /// Who answers on the admin database; set once by the composition.
     pub admin: OnceLock<Arc<dyn AdminHandler>>,
     /// Cancelled when the process is to end: sessions leave at the end of their transaction.
     pub shutdown: CancellationToken,
-    /// Code that leaves something on its connection, by database, and when it was read.
-    code: Mutex<HashMap<String, (Instant, Arc<StatefulCode>)>>,
     cancels: Mutex<HashMap<i32, Arc<Running>>>,
     verifiers: Mutex<HashMap<String, Verifier>>,
     login_number: AtomicU64,
@@ -105,7 +103,7 @@ impl Services {
             bans: Bans::default(),
             admin: OnceLock::new(),
             shutdown: CancellationToken::new(),
-            code: Mutex::default(),
+            keepers: Keepers::default(),
             cancels: Mutex::default(),
             verifiers: Mutex::default(),
             login_number: AtomicU64::new(0),
@@ -116,41 +114,6 @@ impl Services {
     /// The number of a new login: higher than all before.
     pub fn next_login(&self) -> u64 {
         self.login_number.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Code of a database that leaves something on its connection, as of a moment ago.
-    pub async fn stateful_code(&self, cluster: &Cluster) -> Arc<StatefulCode> {
-        let known = lock(&self.code).get(cluster.name()).cloned();
-        let known = match known {
-            Some((read, code)) if read.elapsed() < CODE_PERIOD => return code,
-            Some((_, code)) => {
-                // Read once for all who come meanwhile.
-                self.keep_code(cluster, code.clone());
-                code
-            }
-            None => Arc::default(),
-        };
-        match cluster.stateful_code().await {
-            Ok(code) => {
-                let code = Arc::new(code);
-                self.keep_code(cluster, code.clone());
-                code
-            }
-            Err(fault) => {
-                tracing::debug!(%fault, "cannot read the code of the database");
-                known
-            }
-        }
-    }
-
-    fn keep_code(&self, cluster: &Cluster, code: Arc<StatefulCode>) {
-        let entry = (Instant::now(), code);
-        lock(&self.code).insert(cluster.name().to_owned(), entry);
-    }
-
-    /// Definitions have changed: the code is read again before it is run next.
-    pub fn forget_code(&self, cluster: &Cluster) {
-        lock(&self.code).remove(cluster.name());
     }
 
     /// A key for a new client's cancel requests, and where its statements are noted.

@@ -49,41 +49,6 @@ pub fn stateful(sql: &str) -> Stateful {
     }
 }
 
-/// Whether it is a DO or a CALL: code that may leave anything on its connection.
-pub fn runs_code(sql: &str) -> bool {
-    let text = without_comments(sql);
-    ["do", "call"].iter().any(|word| {
-        let (head, rest) = (text.get(..word.len()), text.get(word.len()..));
-        head.is_some_and(|head| head.eq_ignore_ascii_case(word))
-            && rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
-    })
-}
-
-/// Whether the text of a DO may set a parameter past its own end, by a statement or by a function.
-/// A CALL shows nothing of what it runs.
-pub fn code_sets(sql: &str) -> bool {
-    let lower = sql.to_ascii_lowercase();
-    if lower.contains("set_config") {
-        return true;
-    }
-    let mut before = "";
-    let mut rest = lower.as_str();
-    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '_') {
-        let gap = rest[..start].trim();
-        let word = &rest[start..];
-        let end = word.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-        let (word, after) = word.split_at(end.unwrap_or(word.len()));
-        // UPDATE ... SET does not begin a statement.
-        let begins = gap.ends_with([';', '\'', '$', '>'])
-            || (gap.is_empty() && matches!(before, "begin" | "then" | "else" | "loop"));
-        if begins && matches!(word, "set" | "reset" | "load") {
-            return true;
-        }
-        (before, rest) = (word, after);
-    }
-    false
-}
-
 /// A name as PostgreSQL folds it.
 fn folded(word: &str) -> String {
     match word
@@ -128,30 +93,6 @@ mod tests {
         assert!(matches!(hidden, Stateful::Declare { hold: true, .. }));
         let plain = stateful("declare c cursor without hold for select 1");
         assert!(matches!(plain, Stateful::Declare { hold: false, .. }));
-    }
-
-    #[test]
-    fn code_that_sets_is_told_from_code_that_updates() {
-        for sets in [
-            "DO $$ BEGIN SET work_mem = 1; END $$",
-            "DO $$ BEGIN PERFORM set_config('a.b', '1', false); END $$",
-            "DO $$ BEGIN EXECUTE 'SET work_mem = 1'; END $$",
-            "DO $x$BEGIN IF true THEN RESET work_mem; END IF; END$x$",
-        ] {
-            assert!(code_sets(sets), "{sets}");
-        }
-        assert!(!code_sets("DO $$ BEGIN UPDATE t SET a = 1; END $$"));
-        assert!(!code_sets("CALL p()"));
-    }
-
-    #[test]
-    fn code_is_known_by_its_first_word() {
-        assert!(runs_code("/* x */ Do $$ begin end $$"));
-        assert!(runs_code("CALL\tp()"));
-        assert!(runs_code("do'begin end'"));
-        assert!(!runs_code("document"));
-        assert!(!runs_code("SELECT 1"));
-        assert!(!runs_code("d"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Temporary tables, cursors, advisory locks, LISTEN and large objects: what cannot travel keeps
 //! its server connection for its client, says so, and lets it go when it is gone.
 
+mod code;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +13,12 @@ use pgdog_integration::faults::kill_server;
 use pgdog_integration::fixture::{configure, direct, plain};
 use pgdog_integration::wire::{Batch, Message, Wire, shape, value};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
+
+use code::{
+    a_lock_left_on_a_replica_is_refused_once, a_seed_is_kept_and_not_handed_on,
+    code_replaced_behind_the_shim_is_noticed, code_that_leaves_something_pins,
+    whatever_code_sets_follows_its_client,
+};
 
 /// A shim with two server connections.
 const TWO: usize = 0;
@@ -36,7 +44,11 @@ fn main() -> ExitCode {
             r058_discard_all_ends_listening_and_locks,
             r060_large_objects_are_kept_on_the_primary,
             what_a_rollback_takes_away_pins_nobody,
-            a_block_or_procedure_that_leaves_something_pins,
+            code_that_leaves_something_pins,
+            whatever_code_sets_follows_its_client,
+            code_replaced_behind_the_shim_is_noticed,
+            a_lock_left_on_a_replica_is_refused_once,
+            a_seed_is_kept_and_not_handed_on,
             // Last, as it restarts the server.
             r059_notifications_follow_commits_and_a_restart_is_noticed,
         ],
@@ -48,7 +60,7 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
         let lines = ["default_pool_size = 2", "checkout_timeout = 60000"];
         configure(cluster, shim, &lines).await?;
     }
-    Ok(())
+    code::define(cluster).await
 }
 
 async fn wire(cluster: &Cluster, shim: usize) -> anyhow::Result<Wire> {
@@ -289,58 +301,5 @@ async fn what_a_rollback_takes_away_pins_nobody(cluster: &Cluster) -> anyhow::Re
     );
     ensure!(failed.starts_with("E("), "{failed}");
     ensure!(pinned(cluster).await?.is_empty(), "nothing came about");
-    Ok(())
-}
-
-async fn a_block_or_procedure_that_leaves_something_pins(cluster: &Cluster) -> anyhow::Result<()> {
-    let mut client = wire(cluster, TWO).await?;
-    for sql in [
-        "CREATE FUNCTION takes() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(56)'",
-        "CREATE FUNCTION calls() RETURNS int LANGUAGE plpgsql AS \
-         'BEGIN PERFORM takes(); RETURN 1; END'",
-        "CREATE FUNCTION sets(v text) RETURNS text LANGUAGE sql AS \
-         $$SELECT set_config('app.left', v, false)$$",
-        "CREATE FUNCTION harmless(v text) RETURNS text LANGUAGE sql AS \
-         $$SELECT set_config('app.left', v, true)$$",
-        "CREATE TABLE triggers (a int)",
-        "CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS \
-         $$BEGIN SET work_mem = '77MB'; RETURN NEW; END$$",
-        "CREATE TRIGGER fires BEFORE INSERT ON triggers FOR EACH ROW EXECUTE FUNCTION fires()",
-    ] {
-        done(&mut client, sql).await?;
-    }
-    done(&mut client, "select harmless('x')").await?;
-    ensure!(pinned(cluster).await?.is_empty());
-    let blocks = [
-        ("select calls()", "advisory lock"),
-        ("select sets('y')", "settings made by code"),
-        ("insert into triggers values (1)", "settings made by code"),
-        (
-            "DO $$ BEGIN PERFORM pg_advisory_lock(55); END $$",
-            "advisory lock",
-        ),
-        (
-            "DO $$ BEGIN CREATE TEMP TABLE of_block (a int); END $$",
-            "temporary table",
-        ),
-    ];
-    for (block, why) in blocks {
-        done(&mut client, block).await?;
-        let found = pinned(cluster).await?;
-        ensure!(found == [why], "{block}: {found:?}");
-        let batch = Batch::new().run("DISCARD ALL", &[]).sync();
-        let discarded = shape(&client.ask(&batch).await?);
-        ensure!(discarded == "1 2 C(DISCARD ALL) Z(I)", "{discarded}");
-        ensure!(pinned(cluster).await?.is_empty(), "{block}");
-    }
-    done(&mut client, "insert into triggers values (1)").await?;
-    expect(&mut client, "show work_mem", "77MB").await?;
-    drop(client);
-    for shim in [TWO, TWO, OTHER] {
-        let mut next = wire(cluster, shim).await?;
-        expect(&mut next, "show work_mem", "4MB").await?;
-        let left = "select coalesce(current_setting('app.left', true), '')";
-        expect(&mut next, left, "").await?;
-    }
     Ok(())
 }
