@@ -13,7 +13,6 @@ AS $function$
     SELECT coalesce(
         (SELECT a.rolpassword FROM pg_authid a
           WHERE a.rolname = user_name
-            AND a.rolcanlogin
             AND (a.rolvaliduntil IS NULL OR a.rolvaliduntil > statement_timestamp())),
         -- Nobody knows a password for these keys; the salt is the one that the server itself
         -- would show for that name.
@@ -32,4 +31,4 @@ $function$;
 REVOKE ALL ON FUNCTION pgdog.verifier(text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgdog.verifier(text) TO pgdog;
 COMMENT ON FUNCTION pgdog.verifier(text) IS
-    'stored password of a role that may log in; a made-up verifier for any other name';
+    'stored password of a role; a made-up verifier for a name without a valid one';

@@ -11,7 +11,7 @@ CREATE ROLE login_md5 LOGIN PASSWORD 'x';
 RESET client_min_messages;
 RESET password_encryption;
 
--- The stored password of those who may log in, a made-up one for all others.
+-- The stored password of whoever has one, also of who is refused afterwards; made up for others.
 SELECT name, v LIKE 'SCRAM-SHA-256$%' AS is_scram, v LIKE 'md5%' AS is_md5,
        v IS NOT DISTINCT FROM rolpassword AS is_stored
   FROM unnest(ARRAY['login_scram', 'login_none', 'login_barred', 'login_late', 'login_soon',

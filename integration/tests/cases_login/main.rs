@@ -21,7 +21,10 @@ use encrypted::{
     clients_without_tls_are_refused_where_it_is_required, libpq_binds_to_the_certificate,
     r048_direct_tls_needs_alpn, r050_clear_bytes_after_a_request_for_encryption_are_refused,
 };
-use nodes::{nodes_are_reached_as_tls_verify_says, r053_two_servers_with_two_salts};
+use nodes::{
+    nodes_are_reached_as_tls_verify_says, nodes_refuse_logins_in_their_own_words,
+    r053_two_servers_with_two_salts,
+};
 use passwords::{
     an_unknown_user_looks_like_a_wrong_password, every_way_to_prove_a_password_is_served,
     r051_a_verifier_is_enough_on_both_sides, r052_a_changed_password_counts_within_seconds,
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
             certificates_are_read_again_at_reload,
             clients_without_tls_are_refused_where_it_is_required,
             clients_log_in_by_certificate,
+            nodes_refuse_logins_in_their_own_words,
             nodes_are_reached_as_tls_verify_says,
         ],
     )

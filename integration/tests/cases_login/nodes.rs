@@ -9,7 +9,7 @@ use pgdog_integration::{Cluster, wait_until};
 
 use super::raw::Who;
 use super::tls::Authority;
-use super::{app, configure, everywhere, go_back, log_in};
+use super::{app, configure, everywhere, go_back, log_in, role, who};
 
 /// R053: a role with the same password on two servers, each with a salt of its own.
 pub async fn r053_two_servers_with_two_salts(cluster: &Cluster) -> anyhow::Result<()> {
@@ -166,4 +166,52 @@ async fn serve_tls(cluster: &Cluster, authority: &Authority, name: &str) -> anyh
 
 fn direct(cluster: &Cluster, shard: u16) -> anyhow::Result<Login> {
     pgdog_integration::fixture::direct(cluster, shard)
+}
+
+/// The nodes' rules of who may log in count, in their words, also when a connection of before is
+/// idle in the pool.
+pub async fn nodes_refuse_logins_in_their_own_words(cluster: &Cluster) -> anyhow::Result<()> {
+    role(cluster, "guest", "right").await?;
+    let database = cluster.description().database.clone();
+    let denied = format!("permission denied for database \"{database}\"");
+    let cases = [
+        (
+            "ALTER ROLE guest NOLOGIN",
+            "ALTER ROLE guest LOGIN",
+            ("28000", "role \"guest\" is not permitted to log in"),
+        ),
+        (
+            &*format!("REVOKE CONNECT ON DATABASE {database} FROM PUBLIC"),
+            &*format!("GRANT CONNECT ON DATABASE {database} TO PUBLIC"),
+            ("42501", &*denied),
+        ),
+    ];
+    for pooled in [false, true] {
+        for (bar, unbar, (code, message)) in &cases {
+            reconnect(cluster).await?;
+            if pooled {
+                let before = log_in(cluster, &who(cluster, "guest", "right"))?;
+                ensure!(before.refused.is_none(), "{:?}", before.refused);
+            }
+            everywhere(cluster, bar).await?;
+            let told = log_in(cluster, &who(cluster, "guest", "right"))?.refused;
+            let expected = ((*code).to_owned(), (*message).to_owned());
+            ensure!(told == Some(expected), "{bar}, pooled {pooled}: {told:?}");
+            let wrong = log_in(cluster, &who(cluster, "guest", "wrong"))?;
+            ensure!(wrong.code() == "28P01", "{bar}: {:?}", wrong.refused);
+            everywhere(cluster, unbar).await?;
+        }
+    }
+    everywhere(cluster, "ALTER ROLE guest CONNECTION LIMIT 0").await?;
+    reconnect(cluster).await?;
+    let told = log_in(cluster, &who(cluster, "guest", "right"))?;
+    ensure!(told.code() == "53300", "{:?}", told.refused);
+    everywhere(
+        cluster,
+        "ALTER ROLE guest CONNECTION LIMIT -1 VALID UNTIL '2001-01-01'",
+    )
+    .await?;
+    let told = log_in(cluster, &who(cluster, "guest", "right"))?;
+    ensure!(told.code() == "28P01", "{:?}", told.refused);
+    everywhere(cluster, "DROP ROLE guest").await
 }

@@ -22,7 +22,7 @@ const NAMES: u64 = 10_000;
 const VERIFIER: &str = "SELECT pgdog.verifier($1)";
 /// Without the extension: what a superuser can see.
 const PLAIN_VERIFIER: &str = "SELECT rolpassword FROM pg_catalog.pg_authid \
-     WHERE rolname = $1::text AND rolcanlogin \
+     WHERE rolname = $1::text \
        AND (rolvaliduntil IS NULL OR rolvaliduntil > pg_catalog.statement_timestamp())";
 
 /// What the nodes said about names.
@@ -58,7 +58,7 @@ impl Verifiers {
 
 impl Cluster {
     /// The stored password of a role, in the form of `pg_authid`; the extension makes one up for
-    /// a role that does not exist or may not log in.
+    /// a role that does not exist. Whether it may log in is asked once the password is right.
     ///
     /// # Errors
     /// No node of shard 0 answers, or none lets us see it.

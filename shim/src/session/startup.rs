@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use pgdog_core::fault::Fault;
+use pgdog_core::fault::{Fault, NodeError};
 use tokio::net::TcpStream;
 
 use super::client::{Client, Gone};
@@ -142,13 +142,21 @@ impl Session<'_> {
         let home = self.home(&topology)?;
         let address = topology.shards[usize::from(home.0)].primary.clone();
         let mut first = self.lend(home, &address, Place::Primary).await?;
-        let rows = match first.lease.simple(ROLE_SETTINGS).await {
+        let asked_of_node = format!("{LETS_IN};\n{ROLE_SETTINGS}");
+        let mut rows = match first.lease.simple(&asked_of_node).await {
             Ok(rows) => rows,
             Err(error) => {
                 tracing::debug!(%error, "cannot read the settings of the role");
                 Vec::new()
             }
         };
+        let refused = rows
+            .extract_if(.., |row| row.len() == RULES)
+            .find_map(|rules| self.refused(&rules));
+        if let Some(refused) = refused {
+            self.give_back(first);
+            return Err(refused);
+        }
         self.role_settings = Some((role_settings(&rows), Moment::now()));
         if self.is_of_old_role(&first.lease) {
             self.throw_away(first);
@@ -185,6 +193,34 @@ impl Session<'_> {
         }
     }
 
+    /// What the server would say to a new connection: the one that is lent may be older than its
+    /// rules.
+    fn refused(&self, rules: &[Option<String>]) -> Option<Fault> {
+        let broken = rules.iter().position(|rule| rule.as_deref() == Some("f"))?;
+        let database = rules.last().cloned().flatten().unwrap_or_default();
+        let (code, message) = match broken {
+            0 => (
+                "28000",
+                format!("role \"{}\" is not permitted to log in", self.login.user),
+            ),
+            1 => (
+                "55000",
+                format!("database \"{database}\" is not currently accepting connections"),
+            ),
+            _ => (
+                "42501",
+                format!("permission denied for database \"{database}\""),
+            ),
+        };
+        let detail = "User does not have CONNECT privilege.";
+        Some(Fault::Node(Box::new(NodeError {
+            code: code.to_owned(),
+            message,
+            detail: (code == "42501").then(|| detail.to_owned()),
+            ..NodeError::default()
+        })))
+    }
+
     /// The server has set them by itself; the shim must know its own and the router's too.
     fn take_role_settings(&mut self, settings: impl Iterator<Item = String>) {
         for setting in settings {
@@ -202,6 +238,15 @@ impl Session<'_> {
         }
     }
 }
+
+/// Whether role and database still let anybody in, in the order in which a server asks.
+const LETS_IN: &str = "SELECT r.rolcanlogin, d.datallowconn, \
+       pg_catalog.has_database_privilege(session_user, d.oid, 'CONNECT'), d.datname \
+  FROM pg_catalog.pg_roles r, pg_catalog.pg_database d \
+ WHERE r.rolname = session_user AND d.datname = pg_catalog.current_database()";
+
+/// Columns of [`LETS_IN`].
+const RULES: usize = 4;
 
 /// Settings that cannot be changed once a session has begun.
 const BEGIN_WITH: [&str; 6] = [
