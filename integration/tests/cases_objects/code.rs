@@ -1,9 +1,10 @@
 //! What functions, triggers and blocks leave behind, of which no statement's text tells.
 
 use anyhow::ensure;
+use futures_util::future::try_join_all;
 use pgdog_integration::client::Client;
 use pgdog_integration::fixture::direct;
-use pgdog_integration::wire::{Batch, shape};
+use pgdog_integration::wire::{Batch, Wire, shape, value};
 use pgdog_integration::{Cluster, wait_until};
 
 use crate::{LIMIT, OTHER, TWO, ask, done, expect, pinned, wire};
@@ -202,4 +203,57 @@ pub async fn a_seed_is_kept_and_not_handed_on(cluster: &Cluster) -> anyhow::Resu
         }
     }
     Ok(())
+}
+
+/// `lastval` and `currval` tell a client's own values or fail, whoever had the connection before.
+pub async fn values_of_sequences_are_ones_own(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut client = wire(cluster, TWO).await?;
+    done(&mut client, "CREATE TABLE numbered (id serial, owner int)").await?;
+    done(&mut client, "insert into numbered (owner) values (0)").await?;
+    for bare in ["select lastval()", "select currval('numbered_id_seq')"] {
+        let refused = shape(&client.query(bare).await?);
+        ensure!(refused == "E(0A000) Z(I)", "{bare}: {refused}");
+    }
+    try_join_all((1..7).map(|owner| async move {
+        let mut client = wire(cluster, TWO).await?;
+        for _ in 0..20 {
+            let taken = insert_and_ask(&mut client, owner).await?;
+            let of =
+                format!("/* pgdog_role: primary */ select owner from numbered where id = {taken}");
+            expect(&mut client, &of, &owner.to_string()).await?;
+            // One that has taken none learns of nobody's.
+            let none = shape(&client.query("BEGIN; select lastval()").await?);
+            ensure!(none.ends_with("E(55000) Z(E)"), "{none}");
+            done(&mut client, "ROLLBACK").await?;
+        }
+        anyhow::Ok(())
+    }))
+    .await?;
+    let one = "insert into numbered (owner) values (9); select lastval()";
+    let answers = client.query(one).await?;
+    ensure!(shape(&answers) == "C(INSERT 0 1) T D C(SELECT 1) Z(I)");
+    // While it is pinned, its values are there in later transactions.
+    done(&mut client, "LISTEN numbered").await?;
+    let taken = ask(
+        &mut client,
+        "insert into numbered (owner) values (8) returning id",
+    )
+    .await?;
+    expect(&mut client, "select lastval()", &taken).await?;
+    expect(&mut client, "select currval('numbered_id_seq')", &taken).await
+}
+
+/// Who asks for the first time in a database may have to begin anew.
+async fn insert_and_ask(client: &mut Wire, owner: i32) -> anyhow::Result<String> {
+    loop {
+        done(client, "BEGIN").await?;
+        let insert = format!("insert into numbered (owner) values ({owner})");
+        done(client, &insert).await?;
+        let answers = client.query("select lastval()").await?;
+        done(client, "COMMIT").await?;
+        match value(&answers) {
+            Some(taken) => return Ok(taken),
+            None => ensure!(shape(&answers) == "E(40001) Z(E)", "{}", shape(&answers)),
+        }
+    }
 }

@@ -11,13 +11,13 @@ use futures_util::future::try_join_all;
 use pgdog_integration::client::Client;
 use pgdog_integration::faults::kill_server;
 use pgdog_integration::fixture::{configure, direct, plain};
-use pgdog_integration::wire::{Batch, Message, Wire, shape, value};
+use pgdog_integration::wire::{Message, Wire, shape, value};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 
 use code::{
     a_lock_left_on_a_replica_is_refused_once, a_seed_is_kept_and_not_handed_on,
     code_replaced_behind_the_shim_is_noticed, code_that_leaves_something_pins,
-    whatever_code_sets_follows_its_client,
+    values_of_sequences_are_ones_own, whatever_code_sets_follows_its_client,
 };
 
 /// A shim with two server connections.
@@ -49,6 +49,7 @@ fn main() -> ExitCode {
             code_replaced_behind_the_shim_is_noticed,
             a_lock_left_on_a_replica_is_refused_once,
             a_seed_is_kept_and_not_handed_on,
+            values_of_sequences_are_ones_own,
             // Last, as it restarts the server.
             r059_notifications_follow_commits_and_a_restart_is_noticed,
         ],

@@ -18,6 +18,7 @@ pub async fn session_mode_keeps_everything_and_leaves_nothing(
         "PREPARE q AS select 8",
         "select pg_advisory_lock(31)",
         "LISTEN news",
+        "create sequence kept; select nextval('kept')",
         "DO $$ BEGIN PERFORM set_config('app.made', '21', false); END $$",
         "set role low",
         "reset role",
@@ -30,6 +31,7 @@ pub async fn session_mode_keeps_everything_and_leaves_nothing(
     expect(&mut a, "select n from mine", "7").await?;
     expect(&mut a, "EXECUTE q", "8").await?;
     expect(&mut a, "fetch c", "9").await?;
+    expect(&mut a, "select lastval()", "1").await?;
     expect(&mut a, "select current_setting('app.made')", "21").await?;
     let locks =
         "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
@@ -50,6 +52,7 @@ pub async fn session_mode_keeps_everything_and_leaves_nothing(
     )
     .await?;
     ensure!(shape(&b.query("EXECUTE q").await?) == "E(26000) Z(I)");
+    ensure!(shape(&b.query("select lastval()").await?) == "T E(55000) Z(I)");
     ensure!(shape(&b.query("fetch c").await?) == "E(34000) Z(I)");
     expect(&mut b, "select count(*) from pg_listening_channels()", "0").await
 }

@@ -104,6 +104,8 @@ pub struct Functions {
     pub settings: Vec<SetConfig>,
     /// `set_config` is called in any other way: what it sets is not known.
     pub sets: bool,
+    /// It calls `currval` or `lastval`, which answer from what their connection remembers.
+    pub remembers: bool,
     /// Names of all functions but those in `pg_catalog` by name.
     pub called: Vec<String>,
 }

@@ -50,6 +50,8 @@ pub struct Conn {
     pub applied: Applied,
     /// Names the settings of role and database that this server session began with.
     pub(super) role_settings: u64,
+    /// Nobody but who has it now has taken values of sequences here.
+    pub sequences_are_own: bool,
     /// When it was logged in.
     pub(super) opened: Moment,
     /// A setting that clients are told of has changed.
@@ -93,6 +95,7 @@ impl Conn {
             epoch: None,
             applied: Applied::default(),
             role_settings: 0,
+            sequences_are_own: true,
             opened: Moment::now(),
             news: false,
             endpoint,
@@ -379,6 +382,7 @@ impl Conn {
         self.applied = Applied::default();
         self.commit_lsn = None;
         self.left = None;
+        self.sequences_are_own = true;
         self.ledger.forget_prepared();
     }
 

@@ -186,7 +186,7 @@ impl Pool {
     }
 
     /// A lease ended. What can't be used again is closed.
-    pub(super) fn take_back(self: &Arc<Self>, conn: Box<Conn>, generation: u64, turn: Turn) {
+    pub(super) fn take_back(self: &Arc<Self>, mut conn: Box<Conn>, generation: u64, turn: Turn) {
         self.counters.active.fetch_sub(1, Ordering::Relaxed);
         conn.info.set_lent(false);
         let outlived = conn.info.age() >= self.limits.load().lifetime;
@@ -194,6 +194,7 @@ impl Pool {
             return close(conn, Some(turn));
         }
         if conn.is_reusable() && !conn.is_dirty() {
+            conn.sequences_are_own = false;
             return self.keep(conn, generation, turn);
         }
         // The next client waits for the turn, not for this task by name: the queue stays fair.

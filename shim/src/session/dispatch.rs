@@ -113,6 +113,7 @@ impl Session<'_> {
     /// A statement for a server.
     pub(super) async fn routed(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
         let mut topology = self.cluster.topology();
+        self.asks_for_values = false;
         // What is only parsed or described travels with the next statement that is run.
         let behind = at + self.count_silent(input, at);
         let lead = match behind < input.len() && behind > at && self.may_join(input, at, behind) {

@@ -26,8 +26,9 @@ impl Session<'_> {
     /// See the module.
     ///
     /// # Errors
-    /// It sets a parameter of the shim to what that does not take.
-    pub(super) fn keeps_state(&self, asked: &Asked<'_>) -> Result<Option<&'static str>, Fault> {
+    /// It sets a parameter of the shim to what that does not take, or asks for values of sequences
+    /// that are not there.
+    pub(super) fn keeps_state(&mut self, asked: &Asked<'_>) -> Result<Option<&'static str>, Fault> {
         let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
             return Ok(None);
         };
@@ -36,6 +37,7 @@ impl Session<'_> {
         let runs = inner
             .and_then(|plan| plan.statements.first())
             .unwrap_or(statement);
+        self.check_sequences(asked, runs)?;
         for setting in settings(runs, asked.params()) {
             self.check_own(&setting)?;
         }

@@ -15,6 +15,7 @@
 //! | `decide`, `read` | which shard, and which node of it |
 //! | `words`, `keep`, `pin` | which statements leave something on their connection, and till when |
 //! | `left` | what code has left there, as its server says |
+//! | `sequences` | `currval` and `lastval` |
 //! | `party`, `running` | server connections on loan, and what cancels them |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
 //! | `execute`, `fanout`, `finish` | a run on one server, a statement on every shard |
@@ -70,6 +71,7 @@ mod running;
 mod script;
 mod seats;
 mod semicolons;
+mod sequences;
 mod services;
 mod settings;
 mod spread;
@@ -82,7 +84,6 @@ mod words;
 mod work;
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -180,6 +181,8 @@ struct Session<'a> {
     touched: bool,
     /// Connections whose loan has ended, on which code has left something.
     held_back: Vec<Participant>,
+    /// The statement at hand asks for values that the session took from sequences.
+    asks_for_values: bool,
     /// Statements that the run at hand needs on its connection.
     needed: Vec<Held>,
     /// Where the answers to the current message begin.
@@ -243,6 +246,7 @@ impl<'a> Session<'a> {
             role_settings: None,
             touched: false,
             held_back: Vec::new(),
+            asks_for_values: false,
             needed: Vec::new(),
             message_mark,
             simple_message: false,
@@ -454,15 +458,6 @@ impl<'a> Session<'a> {
             });
         }
         self.commit_token = token;
-    }
-
-    /// Names what the meaning of a text hangs on at the moment.
-    fn meaning(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (self.cluster.name(), &self.login.user).hash(&mut hasher);
-        self.params.hash_meaning(&mut hasher);
-        self.client.foreign_encoding().hash(&mut hasher);
-        hasher.finish()
     }
 
     fn note_traffic(&mut self) {

@@ -11,6 +11,7 @@ use super::client::Client;
 use super::forward;
 use super::pin::MAYBE;
 use super::running::Running;
+use super::sequences::CLEAR;
 use super::settings::Keep;
 use super::tx::Block;
 use super::{Session, faults, replay};
@@ -290,6 +291,10 @@ impl Session<'_> {
         {
             ahead.query(format!("SET pgdog.epoch = '{epoch}'"));
             participant.lease.epoch = Some(epoch);
+        }
+        if !participant.begun && self.clears_sequences(&participant.lease) {
+            ahead.query(CLEAR);
+            participant.lease.sequences_are_own = true;
         }
         if self.tx.is_open() && !participant.begun {
             if begin_may_fail(self.tx.begin_text()) {

@@ -18,6 +18,7 @@ use super::left::Keepers;
 use super::prepared::Registry;
 use super::running::Running;
 use super::seats::Seats;
+use super::sequences::Followed;
 use super::settings::Settings;
 use crate::net::Inbound;
 use crate::nodes::Cluster;
@@ -74,6 +75,8 @@ pub struct Services {
     pub seats: Seats,
     /// Nodes that no read goes to.
     pub bans: Bans,
+    /// Databases in which sessions ask for their values of sequences.
+    pub sequences: Followed,
     /// Code that was seen to leave something on replicas.
     pub keepers: Keepers,
     /// Who answers on the admin database; set once by the composition.
@@ -103,6 +106,7 @@ impl Services {
             bans: Bans::default(),
             admin: OnceLock::new(),
             shutdown: CancellationToken::new(),
+            sequences: Followed::default(),
             keepers: Keepers::default(),
             cancels: Mutex::default(),
             verifiers: Mutex::default(),

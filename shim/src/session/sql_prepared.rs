@@ -3,6 +3,7 @@
 //! A statement that SQL prepares has a name on the servers as any other one, and is prepared by SQL
 //! on whatever connection is to run it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,6 +27,15 @@ use crate::proto::{ErrorFields, TxStatus};
 use crate::server::Lease;
 
 impl Session<'_> {
+    /// Names what the meaning of a text hangs on at the moment.
+    pub(super) fn meaning(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.cluster.name(), &self.login.user).hash(&mut hasher);
+        self.params.hash_meaning(&mut hasher);
+        self.client.foreign_encoding().hash(&mut hasher);
+        hasher.finish()
+    }
+
     /// Does what a PREPARE or an EXECUTE of SQL asks for; None if it is neither.
     ///
     /// # Errors
