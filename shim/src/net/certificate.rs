@@ -46,6 +46,14 @@ pub(super) fn common_name(der: &[u8]) -> Option<String> {
     None
 }
 
+/// The public key, as it stands in a certificate of any version.
+pub(super) fn public_key(der: &[u8]) -> Option<&[u8]> {
+    let rest = body(der)?.rest;
+    let mut behind = rest;
+    behind.take(tag::SEQUENCE)?;
+    rest.0.get(..rest.0.len() - behind.0.len())
+}
+
 /// Whether the certificate names hosts (or, for an address, addresses) beside its subject: then
 /// the common name says nothing about the host.
 pub(super) fn names_alternatives(der: &[u8], is_address: bool) -> bool {

@@ -9,6 +9,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SignatureAlgorithm,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -324,6 +326,28 @@ fn files_that_cannot_be_used_are_named() {
     assert!(rules.expect_err("refused").to_string().contains("one.key"));
 }
 
+/// As `openssl x509 -req` makes them: version 1, which rustls does not read.
+const VERSION_1: &[u8] = b"-----BEGIN CERTIFICATE-----
+MIIBGDCBvwIUW6d8yWvxFTgRZtUUTPXNxlq3REEwCgYIKoZIzj0EAwIwDjEMMAoG
+A1UEAwwDb2xkMCAXDTI2MTEzMDE0NTkxNFoYDzIxMjYxMTA2MTQ1OTE0WjAOMQww
+CgYDVQQDDANvbGQwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAATFa+6LQ9PMXcaW
+QVI+80EfJQHt1AHbuileaJCTsv7M1tvxNT0rQu9Pk0DClTAfXuTczG/AAjYdaGqA
+MU34iIXEMAoGCCqGSM49BAMCA0gAMEUCIDXczA4jRDQCRS1cvVpVjI0zPkJGbHcr
+CSRoj0mM1U7hAiEA/8m46Tggcek2K5w9MKJjDldC5dOERdn1K/NCcGsSuIA=
+-----END CERTIFICATE-----
+";
+
+#[test]
+fn certificates_of_version_1_are_read() {
+    let old = CertificateDer::from_pem_slice(VERSION_1).expect("a certificate");
+    assert_eq!(certificate::common_name(&old).as_deref(), Some("old"));
+    let key = certificate::public_key(&old).expect("its key");
+    // A SubjectPublicKeyInfo of 89 bytes that ends with the point on the curve.
+    assert_eq!((key.len(), &key[..2]), (91, &[0x30, 0x59][..]));
+    assert_eq!(key[key.len() - 2..], [0x85, 0xc4]);
+    assert!(certificate::end_point(&old).is_some());
+}
+
 #[test]
 fn certificates_are_read_without_a_panic_wherever_they_are_cut() {
     let authority = Authority::new();
@@ -341,6 +365,7 @@ fn certificates_are_read_without_a_panic_wherever_they_are_cut() {
         let cut = &der[..end];
         assert_eq!(certificate::common_name(cut), None);
         assert_eq!(certificate::end_point(cut), None);
+        assert_eq!(certificate::public_key(cut), None);
         assert!(!certificate::names_alternatives(cut, false));
     }
     for at in 0..der.len() {
@@ -348,6 +373,7 @@ fn certificates_are_read_without_a_panic_wherever_they_are_cut() {
         spoilt[at] ^= 0x55;
         let _ = certificate::common_name(&spoilt);
         let _ = certificate::end_point(&spoilt);
+        let _ = certificate::public_key(&spoilt);
         let _ = certificate::names_alternatives(&spoilt, true);
     }
 }

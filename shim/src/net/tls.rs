@@ -6,9 +6,14 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{
@@ -286,7 +291,16 @@ impl ServerCertVerifier for ServerCheck {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signed, algorithms)
+        let checked = verify_tls13_signature(message, certificate, signed, algorithms);
+        // Certificates of version 1, as `openssl x509 -req` makes them, cannot be read by rustls.
+        // Where any will do, the key in it is enough.
+        match (checked, &self.trust, certificate::public_key(certificate)) {
+            (Err(rustls::Error::InvalidCertificate(_)), None, Some(key)) => {
+                let key = SubjectPublicKeyInfoDer::from(key);
+                verify_tls13_signature_with_raw_key(message, &key, signed, algorithms)
+            }
+            (checked, _, _) => checked,
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
