@@ -44,13 +44,17 @@ fn agreed(port: u16) -> anyhow::Result<std::net::TcpStream> {
 pub async fn r048_direct_tls_needs_alpn(cluster: &Cluster) -> anyhow::Result<()> {
     let port = cluster.description().port;
     for alpn in [None, Some("postgresql")] {
+        // What one exchange takes on this machine is not the shim's delay.
+        let began = Instant::now();
+        Session::open(dial(port)?, 0, &app(cluster), &[], None)?;
+        let machine = began.elapsed();
         let began = Instant::now();
         ensure!(
             encrypt(dial(port)?, alpn).is_err(),
             "TLS although it is off"
         );
         ensure!(
-            began.elapsed() < CLOSED_WITHIN,
+            began.elapsed() < CLOSED_WITHIN + machine,
             "kept for {:?}",
             began.elapsed()
         );

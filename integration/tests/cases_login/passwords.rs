@@ -58,11 +58,8 @@ pub async fn r052_a_changed_password_counts_within_seconds(
         &format!("ALTER ROLE changing PASSWORD '{verifier}'"),
     )
     .await?;
-    let documented = Duration::from_secs(5);
-    wait_until("the new password", documented, || async {
-        Ok(login("n2")?.refused.is_none().then_some(()))
-    })
-    .await?;
+    let changed = Instant::now();
+    counts_within_seconds(changed, || Ok(login("n2")?.refused.is_none())).await?;
     let old = login("n1")?;
     ensure!(old.code() == "28P01", "the old password: {:?}", old.refused);
     ensure!(login("n2")?.refused.is_none(), "the new password stays");
@@ -75,11 +72,25 @@ pub async fn r052_a_changed_password_counts_within_seconds(
     drop(open);
     // Neither lasts longer than the role.
     everywhere(cluster, "ALTER ROLE changing NOLOGIN").await?;
-    wait_until("the end of the role", documented, || async {
-        Ok((login("n2")?.code() == "28P01").then_some(()))
-    })
-    .await?;
+    let changed = Instant::now();
+    counts_within_seconds(changed, || Ok(login("n2")?.code() == "28000")).await?;
     everywhere(cluster, "DROP ROLE changing").await
+}
+
+/// Waits for the effect of a change. A login takes as long as the machine needs for it; one that is
+/// begun after the documented delay must see the change.
+async fn counts_within_seconds(
+    changed: Instant,
+    mut sees: impl FnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let documented = Duration::from_secs(5);
+    loop {
+        let begun = changed.elapsed();
+        if sees()? {
+            return Ok(());
+        }
+        ensure!(begun < documented, "not seen by a login after {begun:?}");
+    }
 }
 
 /// The case's 500 logins cost the clients minutes of hashing in a debug build: continuous
