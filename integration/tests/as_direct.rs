@@ -415,7 +415,11 @@ async fn a_two_phase_prepare_that_fails_ends_its_transaction(
         query("BEGIN; SELECT 1"),
         query("PREPARE TRANSACTION 'as_direct'"),
         query("SELECT 1; COMMIT"),
+        query("BEGIN; SET app.word = 'x'; SELECT 1/0"),
+        query("PREPARE TRANSACTION 'as_direct2'"),
+        query("SELECT current_setting('app.word', true)"),
         query("ROLLBACK PREPARED 'as_direct'"),
+        query("ROLLBACK PREPARED 'as_direct2'"),
     ];
     same(cluster, &batches).await
 }

@@ -77,7 +77,10 @@ impl Session<'_> {
     async fn statement(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
         let asked = input.at(at);
         let kind = asked.statement().map(|statement| &statement.kind);
-        if self.tx.is_failed() && !kind.is_some_and(may_end_failure) && !self.is_nothing(&asked) {
+        if self.tx.is_failed()
+            && !kind.is_some_and(may_end_failure)
+            && !self.has_its_own_end(&asked)
+        {
             return Ok(self.fault(&Fault::AbortedTransaction).await);
         }
         match kind {
@@ -96,8 +99,13 @@ impl Session<'_> {
         }
     }
 
-    /// An empty text, of which a server says so also in a failed transaction.
-    fn is_nothing(&self, asked: &Asked<'_>) -> bool {
+    /// What a server has another answer for in a failed transaction than that it is failed: an
+    /// empty text, and PREPARE TRANSACTION, which rolls it back.
+    fn has_its_own_end(&self, asked: &Asked<'_>) -> bool {
+        let statement = asked.statement().filter(|_| asked.executes());
+        if statement.is_some_and(|statement| statement.kind == Kind::TwoPhase) {
+            return !self.participants.is_empty();
+        }
         match asked {
             Asked::Simple { .. } => false,
             Asked::Extended(step) => {

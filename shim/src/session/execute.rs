@@ -288,7 +288,8 @@ impl Session<'_> {
             for (_, gone) in std::mem::take(&mut self.participants) {
                 self.give_back(gone);
             }
-            match failed {
+            let rolled_back = script.tags.last().is_some_and(|tag| tag == "ROLLBACK");
+            match failed || rolled_back {
                 true => self.params.rollback(),
                 false => self.params.commit(),
             }
