@@ -101,11 +101,8 @@ impl Session<'_> {
                     tracing::debug!(%shard, sqlstate = fields.code, "guard refused");
                     let place = participant.place;
                     self.give_back(participant);
-                    if place == Place::Primary {
-                        return Ok(self.primary_lacks(shard, topology, &fields).await);
-                    }
-                    if let Err(fault) = self.wait(shard, GUARD_PAUSE_MS).await {
-                        return Ok(self.fault(&fault).await);
+                    if let Some(flow) = self.unproved(place, shard, (topology, &fields)).await {
+                        return Ok(flow);
                     }
                 }
                 Ok(Attempt::Refused(fields)) => {
@@ -117,9 +114,7 @@ impl Session<'_> {
                     script,
                     waited_ms: by_server,
                 }) => {
-                    let waited_ms = waited_ms + by_server;
-                    self.note_route(&participant, route, waited_ms);
-                    self.note_kept(&participant, kept, waited_ms);
+                    self.note_answer(&participant, route, (kept, waited_ms + by_server));
                     let ran = Ran {
                         participant,
                         script,
@@ -227,11 +222,8 @@ impl Session<'_> {
                 Ok(Attempt::Unproved(fields)) => {
                     let place = participant.place;
                     self.dismiss(participant).await;
-                    if place == Place::Primary {
-                        return Ok(self.primary_lacks(shard, topology, &fields).await);
-                    }
-                    if let Err(fault) = self.wait(shard, GUARD_PAUSE_MS).await {
-                        return Ok(self.fault(&fault).await);
+                    if let Some(flow) = self.unproved(place, shard, (topology, &fields)).await {
+                        return Ok(flow);
                     }
                 }
                 Ok(Attempt::Refused(fields)) => {
@@ -243,9 +235,7 @@ impl Session<'_> {
                     script,
                     waited_ms: by_server,
                 }) => {
-                    let waited_ms = waited_ms + by_server;
-                    self.note_route(&participant, route, waited_ms);
-                    self.note_kept(&participant, kept, waited_ms);
+                    self.note_answer(&participant, route, (kept, waited_ms + by_server));
                     let again = self.startable_over(&script, mark).filter(|_| first);
                     if let Some(fields) = again {
                         self.client.cut(mark);
@@ -485,4 +475,4 @@ impl Session<'_> {
 }
 
 /// Pause after a guard that failed before its time, in ms.
-const GUARD_PAUSE_MS: u64 = 10;
+pub(super) const GUARD_PAUSE_MS: u64 = 10;

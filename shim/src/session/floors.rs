@@ -11,6 +11,7 @@ use pgdog_core::moment::Moment;
 
 use super::Session;
 use super::dispatch::Flow;
+use super::execute::GUARD_PAUSE_MS;
 use super::party::{Participant, Place};
 use super::read::{Picked, Search, candidate, how, nodes_of};
 use crate::nodes::{Address, Outcome, Role, ShardNodes, Topology};
@@ -152,25 +153,33 @@ impl Session<'_> {
         })
     }
 
-    /// The primary has not what the read asks for: it says so, and the read did not run.
-    pub(super) async fn primary_lacks(
+    /// A guard failed, and the read did not run. Another replica may do better, in a moment; what
+    /// the primary has not, nobody has.
+    pub(super) async fn unproved(
         &mut self,
+        place: Place,
         shard: ShardNumber,
-        topology: &Topology,
-        fields: &ErrorFields,
-    ) -> Flow {
-        self.note_refused(shard, topology, Outcome::Refused);
-        self.fail_with(fields).await;
-        Flow::Failed { parsed: 0 }
+        (topology, fields): (&Topology, &ErrorFields),
+    ) -> Option<Flow> {
+        if place == Place::Primary {
+            self.note_refused(shard, topology, Outcome::Refused);
+            self.fail_with(fields).await;
+            return Some(Flow::Failed { parsed: 0 });
+        }
+        match self.wait(shard, GUARD_PAUSE_MS).await {
+            Ok(()) => None,
+            Err(fault) => Some(self.fault(&fault).await),
+        }
     }
 
-    /// Counts a read that was answered.
-    pub(super) fn note_kept(
-        &self,
+    /// Notes who answered, and how the floor was kept if there was one.
+    pub(super) fn note_answer(
+        &mut self,
         participant: &Participant,
-        kept: Option<Outcome>,
-        waited_ms: u64,
+        route: &Route,
+        (kept, waited_ms): (Option<Outcome>, u64),
     ) {
+        self.note_route(participant, route, waited_ms);
         if let Some(kept) = kept {
             self.cluster
                 .note_floor(&participant.address, kept, waited_ms);
