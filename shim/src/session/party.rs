@@ -18,7 +18,7 @@ use super::{Session, faults, replay};
 use crate::nodes::{Address, Topology};
 use crate::observe::{ClientState, Counted};
 use crate::proto::TxStatus;
-use crate::server::{Ahead, Applied, Claim, Endpoint, Lease, ServerError};
+use crate::server::{Ahead, Applied, Claim, Endpoint, Lease, Pool, ServerError};
 
 /// Primary or replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,21 +94,7 @@ impl Session<'_> {
             }
             return Ok(pinned);
         }
-        let known = self.pools.iter().find(|(known, _)| **known == *address);
-        let (address, pool) = match known {
-            Some(known) => known.clone(),
-            None => {
-                let endpoint = Endpoint {
-                    host: address.host.clone(),
-                    port: address.port,
-                    database: address.database.clone(),
-                };
-                let pool = self.services.pools.pool(&endpoint, &self.login);
-                let made = (Arc::new(address.clone()), pool);
-                self.pools.push(made.clone());
-                made
-            }
-        };
+        let (address, pool) = self.pool_of(address);
         self.seen.set_state(ClientState::Waiting);
         let limit = self.settings.checkout_timeout;
         let several = self.may_need_more();
@@ -148,6 +134,23 @@ impl Session<'_> {
             entered: false,
             wrote: false,
         })
+    }
+
+    /// The pool of connections to a node.
+    fn pool_of(&mut self, address: &Address) -> (Arc<Address>, Arc<Pool>) {
+        let known = self.pools.iter().find(|(known, _)| **known == *address);
+        if let Some(known) = known {
+            return known.clone();
+        }
+        let endpoint = Endpoint {
+            host: address.host.clone(),
+            port: address.port,
+            database: address.database.clone(),
+        };
+        let pool = self.services.pools.pool(&endpoint, &self.login);
+        let made = (Arc::new(address.clone()), pool);
+        self.pools.push(made.clone());
+        made
     }
 
     /// Whether another connection may be wanted before the next one is given back.
