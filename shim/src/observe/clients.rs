@@ -110,9 +110,10 @@ impl Client {
         ClientState::from_u8(self.state.load(Ordering::Relaxed))
     }
 
-    /// Counts.
+    /// Counts. Only the client's own session does, so no count gets lost.
     pub fn count(&self, what: Counted, by: u64) {
-        self.counters[what as usize].fetch_add(by, Ordering::Relaxed);
+        let counter = &self.counters[what as usize];
+        counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
     }
 
     /// Its counters.

@@ -69,6 +69,28 @@ pub struct Statement {
     pub alike: bool,
 }
 
+impl Statement {
+    /// Whether it reads, and there is nothing about it that anybody but one server must know of.
+    pub fn only_reads(&self) -> bool {
+        let functions = &self.functions;
+        let plain =
+            |relation: &Relation| !relation.written && relation.schema.as_deref() != Some("pgdog");
+        self.kind == Kind::Read
+            && self.hint.is_none()
+            && self.role.is_none()
+            && functions.called.is_empty()
+            && functions.settings.is_empty()
+            && !functions.sets
+            && functions.shared.is_none()
+            && functions.advisory.is_none()
+            && self.opaque.is_none()
+            && self.explained.is_none()
+            && self.temporary.is_none()
+            && self.prepared.is_none()
+            && self.relations.iter().all(plain)
+    }
+}
+
 /// SQL-level `PREPARE` and its relatives.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prepared {

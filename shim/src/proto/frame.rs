@@ -169,11 +169,21 @@ pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
 /// # Errors
 /// `08P01`.
 pub fn take_frontend(buffer: &mut BytesMut) -> Result<Option<Frame>, ProtocolError> {
-    if let Some(tag) = buffer.first() {
-        let limit = super::frontend::max_length(*tag).ok_or(ProtocolError::UnknownTag(*tag))?;
-        whole_length(buffer, limit)?;
-    }
+    head_frontend(buffer)?;
     take(buffer)
+}
+
+/// As [`head`], of a client's stream.
+///
+/// # Errors
+/// `08P01`, as [`take_frontend`].
+pub fn head_frontend(buffer: &[u8]) -> Result<Option<(u8, usize)>, ProtocolError> {
+    let Some(tag) = buffer.first() else {
+        return Ok(None);
+    };
+    let limit = super::frontend::max_length(*tag).ok_or(ProtocolError::UnknownTag(*tag))?;
+    let total = whole_length(buffer, limit)?;
+    Ok(total.map(|total| (*tag, total)))
 }
 
 /// As [`take_frontend`] before the login is done, when only passwords may come: nobody who is

@@ -76,6 +76,11 @@ pub enum Subject<'a> {
 pub struct Types<'a>(&'a [u8]);
 
 impl<'a> Types<'a> {
+    pub(super) fn read(cursor: &mut Cursor<'a>) -> Result<Self, ProtocolError> {
+        let count = cursor.count()?;
+        Ok(Self(cursor.bytes(count * 4)?))
+    }
+
     /// The oids in order; 0 is "not said".
     pub fn iter(self) -> impl ExactSizeIterator<Item = u32> + 'a {
         let (words, _) = self.0.as_chunks::<4>();
@@ -404,8 +409,7 @@ fn parse_parse(body: &[u8]) -> Result<Frontend<'_>, ProtocolError> {
     let mut cursor = Cursor::new(body, "Parse");
     let statement = cursor.str()?;
     let sql = cursor.str()?;
-    let count = cursor.count()?;
-    let types = Types(cursor.bytes(count * 4)?);
+    let types = Types::read(&mut cursor)?;
     cursor.end()?;
     Ok(Frontend::Parse {
         statement,

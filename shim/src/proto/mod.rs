@@ -5,6 +5,7 @@
 //! | `frame` | where a message starts and ends, in either direction |
 //! | `startup` | the packets without a tag that open a connection |
 //! | `frontend` | what clients say: parsed views, and encoders for what the shim says itself |
+//! | `request` | the commonest requests of clients, read where they are |
 //! | `backend` | what servers say: encoders |
 //! | `answer` | what servers say: parsed views |
 //! | `scram`, `scram_client` | the two halves of SCRAM-SHA-256 |
@@ -23,6 +24,7 @@ mod cursor;
 pub mod frame;
 pub mod frontend;
 pub mod md5;
+mod request;
 pub mod scram;
 pub mod scram_client;
 pub mod spelling;
@@ -35,6 +37,7 @@ pub use answer::ErrorFields;
 pub use backend::{Severity, TxStatus};
 pub use frame::{Frame, Run, scan};
 pub use frontend::Frontend;
+pub use request::{Asked, Request};
 pub use startup::{CancelKey, Startup, StartupPacket};
 
 /// A peer sent bytes that are not the protocol. The stream can't be trusted after it.

@@ -16,7 +16,7 @@ use super::{Access, AllReason, Outcome, Params, Route, SessionView, Target, refu
 const FIRST: ShardNumber = ShardNumber(0);
 
 /// The reason when there is no choice.
-const SINGLE_SHARD: &str = "single shard";
+pub const SINGLE_SHARD: &str = "single shard";
 
 /// Where one statement goes, and why.
 ///

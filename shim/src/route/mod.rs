@@ -21,7 +21,7 @@ use pgdog_core::ids::ShardNumber;
 use crate::plan::Value;
 
 pub use copied::is_plain;
-pub use decide::route;
+pub use decide::{SINGLE_SHARD, route};
 pub use several::route_all;
 
 /// Bind parameters of one execution.

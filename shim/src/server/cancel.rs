@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 
+use super::conn::Conn;
 use super::{Endpoint, faults};
 use crate::net::{Dialer, Encryption};
 use crate::proto::CancelKey;
@@ -96,5 +97,29 @@ impl Underway {
 impl Drop for Underway {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Conn {
+    /// What cancels the statement that runs here.
+    pub fn cancel_token(&self) -> Arc<CancelToken> {
+        let token = self.cancel_token.get_or_init(|| {
+            Arc::new(CancelToken {
+                endpoint: self.endpoint.clone(),
+                dialer: self.dialer.clone(),
+                encryption: self.encryption(),
+                key: self.key.clone(),
+                underway: self.cancels_underway.clone(),
+            })
+        });
+        token.clone()
+    }
+
+    /// What told the server's secret in clear text may do so again; what did not must not.
+    fn encryption(&self) -> Encryption {
+        match self.io.is_encrypted() {
+            true => Encryption::ByRule,
+            false => Encryption::Off,
+        }
     }
 }

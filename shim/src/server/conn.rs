@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Buf as _, BytesMut};
 use pgdog_core::fault::Fault;
@@ -20,7 +20,7 @@ use super::prepared::Moment;
 use super::settings::PoolSettings;
 use super::stats::ServerInfo;
 use super::{Endpoint, faults};
-use crate::net::{Dialer, Encryption, Stream};
+use crate::net::{Dialer, Stream};
 use crate::proto::backend::tag;
 use crate::proto::frame::{Message, View};
 use crate::proto::frontend::{self, Subject};
@@ -56,10 +56,12 @@ pub struct Conn {
     pub(super) opened: Moment,
     /// A setting that clients are told of has changed.
     pub(super) news: bool,
-    endpoint: Arc<Endpoint>,
-    dialer: Arc<Dialer>,
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) dialer: Arc<Dialer>,
     pub(super) info: Arc<ServerInfo>,
     pub(super) cancels_underway: Arc<AtomicUsize>,
+    /// Made when it is asked for, which is when the login is done.
+    pub(super) cancel_token: OnceLock<Arc<CancelToken>>,
     dirty: bool,
     /// The read buffer grew beyond what an idle connection should keep.
     swollen: bool,
@@ -102,6 +104,7 @@ impl Conn {
             dialer: settings.dialer.clone(),
             info: Arc::new(ServerInfo::new()),
             cancels_underway: Arc::default(),
+            cancel_token: OnceLock::new(),
             dirty: false,
             swollen: false,
             writing: false,
@@ -200,25 +203,6 @@ impl Conn {
 
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty || self.left.is_some()
-    }
-
-    /// What cancels the statement that runs here.
-    pub fn cancel_token(&self) -> CancelToken {
-        CancelToken {
-            endpoint: self.endpoint.clone(),
-            dialer: self.dialer.clone(),
-            encryption: self.encryption(),
-            key: self.key.clone(),
-            underway: self.cancels_underway.clone(),
-        }
-    }
-
-    /// What told the server's secret in clear text may do so again; what did not must not.
-    fn encryption(&self) -> Encryption {
-        match self.io.is_encrypted() {
-            true => Encryption::ByRule,
-            false => Encryption::Off,
-        }
     }
 
     /// Backend process id, as the server gave it.
@@ -352,7 +336,9 @@ impl Conn {
 
     /// Looks at a connection that was idle: reads what came meanwhile, finds out if it is closed.
     pub(super) fn refresh(&mut self) -> Result<(), Fault> {
-        self.absorb()?;
+        if !self.input.is_empty() {
+            self.absorb()?;
+        }
         loop {
             self.make_room();
             match self.io.try_read_buf(&mut self.input) {

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use super::ahead::GUARD_NAME;
+use super::plain::Due;
 use super::prepared::{Moment, Prepared};
 use crate::proto::answer;
 use crate::proto::backend::tag;
@@ -201,6 +202,20 @@ impl Ledger {
             b'B' | b'D' | b'E' | b'H' => self.open = true,
             _ => {}
         }
+    }
+
+    /// One statement went out, not named when it is parsed, with the end of its message.
+    pub(super) fn note_plain(&mut self, due: Due) {
+        if due.parse {
+            self.parsing.push_back((self.sent, None));
+        }
+        self.owe(if due.bind { Owed::Sync } else { Owed::Ready });
+    }
+
+    /// All answers to what [`Ledger::note_plain`] has noted came in.
+    pub(super) fn settle_plain(&mut self) -> Result<(), ProtocolError> {
+        self.tx = TxStatus::Idle;
+        self.settle()
     }
 
     fn owe(&mut self, what: Owed) {

@@ -117,11 +117,27 @@ impl Pool {
             Some(conn) => conn,
             None => self.open().await?,
         };
+        let lease = self.lend(conn, generation, turn, Instant::now());
+        Ok(lease.after(waited))
+    }
+
+    /// Lends an idle connection to somebody who wants it at once, and needs no other one
+    /// meanwhile; `None` when there is none, or others wait.
+    pub fn checkout_now(self: &Arc<Self>, now: Instant) -> Option<Lease> {
+        if *self.paused.borrow() {
+            return None;
+        }
+        let turn = self.turns.try_take(&Claim::Alone)?;
+        let generation = self.generation.load(Ordering::SeqCst);
+        let conn = self.take_idle()?;
+        Some(self.lend(conn, generation, turn, now))
+    }
+
+    fn lend(self: &Arc<Self>, conn: Box<Conn>, generation: u64, turn: Turn, now: Instant) -> Lease {
         self.counters.checkouts.fetch_add(1, Ordering::Relaxed);
         self.counters.active.fetch_add(1, Ordering::Relaxed);
-        conn.info.set_lent(true);
-        let lease = Lease::new(conn, generation, turn, self.clone());
-        Ok(lease.after(waited))
+        conn.info.set_lent(true, now);
+        Lease::new(conn, generation, turn, self.clone())
     }
 
     /// A turn, and how long it took; the clock is only looked at when there is a queue.
@@ -188,28 +204,29 @@ impl Pool {
     /// A lease ended. What can't be used again is closed.
     pub(super) fn take_back(self: &Arc<Self>, mut conn: Box<Conn>, generation: u64, turn: Turn) {
         self.counters.active.fetch_sub(1, Ordering::Relaxed);
-        conn.info.set_lent(false);
-        let outlived = conn.info.age() >= self.limits.load().lifetime;
+        let now = Instant::now();
+        let age = conn.info.set_lent(false, now);
+        let outlived = age >= self.limits.load().lifetime;
         if !conn.is_restorable() || outlived || !self.is_current(&conn, generation) {
             return close(conn, Some(turn));
         }
         if conn.is_reusable() && !conn.is_dirty() {
             conn.sequences_are_own = false;
-            return self.keep(conn, generation, turn);
+            return self.keep(conn, generation, turn, now);
         }
         // The next client waits for the turn, not for this task by name: the queue stays fair.
         let pool = self.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 match restore(conn).await {
-                    Ok(conn) => pool.keep(conn, generation, turn),
+                    Ok(conn) => pool.keep(conn, generation, turn, Instant::now()),
                     Err(conn) => close(conn, Some(turn)),
                 }
             });
         }
     }
 
-    fn keep(&self, mut conn: Box<Conn>, generation: u64, turn: Turn) {
+    fn keep(&self, mut conn: Box<Conn>, generation: u64, turn: Turn, since: Instant) {
         conn.shrink();
         if self.turns.is_shrinking() {
             return close(conn, Some(turn));
@@ -217,7 +234,7 @@ impl Pool {
         lock(&self.idle).push_back(Idle {
             conn,
             generation,
-            since: Instant::now(),
+            since,
         });
         // After the connection is there: who gets the turn finds it.
         drop(turn);
@@ -286,6 +303,7 @@ impl Pool {
     /// Closes what was idle or open for too long.
     pub(super) fn expire(&self) {
         let limits = self.limits.load();
+        let now = Instant::now();
         let mut expired = Vec::new();
         {
             let mut idle = lock(&self.idle);
@@ -293,7 +311,7 @@ impl Pool {
             for one in std::mem::take(&mut *idle) {
                 let unwanted = one.since.elapsed() >= limits.idle_timeout;
                 let left = idle.len() + self.turns.taken();
-                let outlived = one.conn.info.age() >= limits.lifetime;
+                let outlived = one.conn.info.age(now) >= limits.lifetime;
                 let useless = outlived || !self.is_current(&one.conn, one.generation);
                 match useless || (unwanted && left >= limits.min) {
                     true => expired.push(one),
@@ -320,7 +338,7 @@ impl Pool {
             let generation = pool.generation.load(Ordering::SeqCst);
             // A server that is not there is no news: the next client is told.
             if let Ok(conn) = pool.open().await {
-                pool.keep(conn, generation, turn);
+                pool.keep(conn, generation, turn, Instant::now());
             }
         });
     }

@@ -119,24 +119,31 @@ impl ServerInfo {
     }
 
     /// How long the connection has been open.
-    pub(super) fn age(&self) -> Duration {
-        self.opened.elapsed()
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.opened)
     }
 
     pub(super) fn set_identity(&self, pid: i32, incarnation: Option<Incarnation>) {
         *lock(&self.identity) = (pid, incarnation);
     }
 
-    pub(super) fn set_lent(&self, lent: bool) {
+    /// Notes a loan or its end; tells how long the connection has been open.
+    pub(super) fn set_lent(&self, lent: bool, now: Instant) -> Duration {
         self.lent.store(lent.into(), Ordering::Relaxed);
-        let us = u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let age = self.age(now);
+        let us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         self.turned_us.store(us, Ordering::Relaxed);
+        age
     }
 
     pub(super) fn note_batch(&self, tx: TxStatus, prepared: usize) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
+        // Only the connection's holder counts.
+        let count = |counter: &AtomicU64| {
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        };
+        count(&self.batches);
         if tx == TxStatus::Idle {
-            self.transactions.fetch_add(1, Ordering::Relaxed);
+            count(&self.transactions);
         }
         self.tx.store(tx.byte(), Ordering::Relaxed);
         self.prepared.store(prepared, Ordering::Relaxed);

@@ -239,6 +239,11 @@ pub fn split<'a>(
     Ok(splitter.finish())
 }
 
+/// Whether a message prepares a statement that has a name.
+pub fn names_statement(frame: &Frame) -> bool {
+    frame.tag() == b'P' && frame.body().first() != Some(&0)
+}
+
 struct Splitter<'a, 'n> {
     names: &'n mut Names,
     registry: &'n Registry,
@@ -332,7 +337,7 @@ impl<'a> Splitter<'a, '_> {
         }
         if name.is_empty()
             && let Some(last) = self.names.statements.get_mut("")
-            && last.is_same_as(sql, &types)
+            && last.is_same_as(sql.as_bytes(), types.iter().copied())
         {
             *last = Held::now(last.prepared.clone());
             return Ok(last.clone());

@@ -17,9 +17,7 @@ use crate::proto::{ErrorFields, ProtocolError, Severity, backend};
 /// Answers are collected up to here before they are written, in bytes.
 const FLUSH_AT: usize = 64 * 1024;
 /// Messages with data that are longer than this are not held but passed on, in bytes.
-const LONG_BYTES: usize = 1 << 20;
-/// What is read of such a message before it is looked at, in bytes.
-const BEGINNING_BYTES: usize = 32 * 1024;
+pub(super) const LONG_BYTES: usize = 1 << 20;
 /// A buffer that grew beyond this is given up when it is empty, in bytes.
 const KEPT_BYTES: usize = 1 << 20;
 /// Room asked for before a read, in bytes.
@@ -75,9 +73,9 @@ pub enum Copied {
 #[derive(Debug)]
 pub struct Client {
     stream: Stream,
-    inbox: BytesMut,
+    pub(super) inbox: BytesMut,
     /// Bytes still to come of a message whose beginning was read.
-    rest: usize,
+    pub(super) rest: usize,
     /// A row was cut off: nothing more can be said.
     torn: bool,
     /// Answers not written yet.
@@ -183,30 +181,6 @@ impl Client {
         }
     }
 
-    /// The next message, or only its beginning if it is long: see [`Client::is_long`].
-    ///
-    /// Cancel safety: bytes read stay in the buffer.
-    pub async fn read_beginning(&mut self) -> Result<Frame, Gone> {
-        loop {
-            if self.rest == 0
-                && let Some((b'Q' | b'B' | b'F', total)) = frame::head(&self.inbox)?
-                && total > LONG_BYTES.max(self.inbox.len())
-                && self.inbox.len() >= BEGINNING_BYTES
-            {
-                self.rest = total - self.inbox.len();
-                let raw = self.inbox.split().freeze();
-                let beginning = Frame::beginning(raw).expect("its header was just read");
-                return Ok(self.spelled(beginning));
-            }
-            if let Some(frame) = self.whole()? {
-                return Ok(frame);
-            }
-            if self.fill().await? == 0 {
-                return Err(Gone::Left);
-            }
-        }
-    }
-
     /// Whether there is more to come of the message that was read last.
     pub fn is_long(&self) -> bool {
         self.rest > 0
@@ -285,21 +259,31 @@ impl Client {
 
     /// A whole message that is there, behind what nobody wants of the one before.
     fn whole(&mut self) -> Result<Option<Frame>, Gone> {
-        let length = self.rest.min(self.inbox.len());
-        self.inbox.advance(length);
-        self.rest -= length;
-        match self.rest {
-            0 => {
+        match self.skip_rest() {
+            true => {
                 let frame = frame::take_frontend(&mut self.inbox)?;
                 Ok(frame.map(|frame| self.spelled(frame)))
             }
-            _ => Ok(None),
+            false => Ok(None),
         }
     }
 
-    fn spelled(&self, mut frame: Frame) -> Frame {
+    /// Throws away what has come of the message before; tells whether the next one begins.
+    pub(super) fn skip_rest(&mut self) -> bool {
+        let length = self.rest.min(self.inbox.len());
+        self.inbox.advance(length);
+        self.rest -= length;
+        self.rest == 0
+    }
+
+    pub(super) fn spelled(&self, mut frame: Frame) -> Frame {
         spell(&mut frame, self.spelling);
         frame
+    }
+
+    /// Whether only ASCII can be read of the client's texts.
+    pub fn is_foreign(&self) -> bool {
+        self.spelling.is_foreign()
     }
 
     /// The client's encoding, if only ASCII can be read of its texts.
@@ -352,7 +336,7 @@ impl Client {
         }
     }
 
-    async fn fill(&mut self) -> Result<usize, Gone> {
+    pub(super) async fn fill(&mut self) -> Result<usize, Gone> {
         self.inbox.reserve(READ_ROOM);
         let count = self.stream.read_buf(&mut self.inbox).await?;
         self.received_bytes += count as u64;

@@ -13,7 +13,7 @@ use super::forward::{self, Progress, Sink, Trouble};
 use super::steps::Asked;
 use super::words::{Stateful, stateful};
 use crate::nodes::{self, Topology};
-use crate::plan::{self, Kind, Statement};
+use crate::plan::{self, Kind, Planned, Statement};
 use crate::proto::{answer, frame, frontend};
 use crate::route::{self, Access, LookupKey, Outcome, Route, SessionView, Target, route};
 use crate::server::{Ahead, Conn};
@@ -22,6 +22,35 @@ use crate::server::{Ahead, Conn};
 const ROUNDS: usize = 4;
 
 impl Session<'_> {
+    /// Takes the configuration of now.
+    pub(super) fn take_settings(&mut self) {
+        let settings = self.services.settings.load();
+        if !Arc::ptr_eq(&settings, &self.settings) {
+            self.settings = settings.clone();
+        }
+    }
+
+    /// The shard for statements that any shard can answer: the same one all session long.
+    pub(super) fn home(&self, topology: &Topology) -> Result<ShardNumber, Fault> {
+        let count = u64::try_from(topology.shards.len()).unwrap_or(1);
+        match count {
+            0 => Err(Fault::NoNode {
+                shard: ShardNumber(0),
+                role: "primary",
+            }),
+            count => Ok(ShardNumber((self.seen.session_id % count) as u16)),
+        }
+    }
+
+    /// What a simple query is. Where everything is in one place, values of keys do not matter.
+    pub(super) fn planned(&mut self, sql: &str, undivided: bool) -> Planned {
+        let plans = &self.services.plans;
+        match undivided {
+            true => plans.get_alike(sql, &mut self.shape),
+            false => plans.get_or_parse(sql),
+        }
+    }
+
     /// Where a statement goes. One that is only parsed or described goes anywhere.
     ///
     /// # Errors

@@ -318,7 +318,7 @@ impl Session<'_> {
 }
 
 /// The server found that a prepared statement has other columns than before.
-fn is_stale_plan(fields: &ErrorFields) -> bool {
+pub(super) fn is_stale_plan(fields: &ErrorFields) -> bool {
     fields.code == "0A000" && fields.message.contains("cached plan")
 }
 

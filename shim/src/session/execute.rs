@@ -161,7 +161,7 @@ impl Session<'_> {
         }
     }
 
-    fn adopt(&mut self, mut participant: Participant) {
+    pub(super) fn adopt(&mut self, mut participant: Participant) {
         self.params.begin();
         self.tx.begin("BEGIN", false);
         self.tx.note_statement();
@@ -424,7 +424,7 @@ impl Session<'_> {
     }
 
     /// Moves answers to the client until all have come, within the limit for a statement.
-    async fn relay(
+    pub(super) async fn relay(
         &mut self,
         participant: &mut Participant,
         script: &mut Script,
@@ -465,7 +465,7 @@ impl Session<'_> {
 
     /// The error of a statement that was routed by an older topology, if nothing that came of it
     /// has reached the client.
-    fn startable_over(&self, script: &Script, mark: Mark) -> Option<ErrorFields> {
+    pub(super) fn startable_over(&self, script: &Script, mark: Mark) -> Option<ErrorFields> {
         let fields = script
             .error
             .as_ref()

@@ -73,7 +73,7 @@ impl Sink<'_> {
     }
 
     /// Waits for something, but not for a client that has gone.
-    async fn watching<T>(&self, what: impl Future<Output = T>) -> Result<T, Gone> {
+    pub async fn watching<T>(&self, what: impl Future<Output = T>) -> Result<T, Gone> {
         let Sink::Client(client) = self else {
             return Ok(what.await);
         };

@@ -1,10 +1,11 @@
 //! Between two messages: waiting for the client, and for what ends the wait.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::Session;
 use super::client::Gone;
@@ -14,31 +15,58 @@ use crate::observe::Counted;
 use crate::proto::backend::tag;
 use crate::proto::{ErrorFields, Frame};
 
-/// What may end a session from outside. Made once, as every new one takes a lock that all share.
+/// What may end a session from outside.
 pub struct Signals {
     shutdown: Signal,
     retired: Signal,
 }
 
-type Signal = Pin<Box<WaitForCancellationFutureOwned>>;
-
 impl Signals {
     /// The end of the process and of the database.
     pub fn of(services: &Services, cluster: &Cluster) -> Self {
         Self {
-            shutdown: Box::pin(services.shutdown.clone().cancelled_owned()),
-            retired: Box::pin(cluster.retired().cancelled_owned()),
+            shutdown: Signal::of(services.shutdown.clone()),
+            retired: Signal::of(cluster.retired()),
         }
     }
 }
 
-impl Session<'_> {
-    /// Waits for the client, and meanwhile for the end of the process or of the database, for
-    /// notifications, and for the limit of idleness.
-    pub(super) async fn next_message(&mut self, signals: &mut Signals) -> Result<Frame, Gone> {
-        if let Some(frame) = self.put_aside.take() {
-            return Ok(frame);
+/// Something that happens once. Made once for each session, which waits for it again and again:
+/// every new wait, and every look at one, takes locks that all sessions share.
+struct Signal {
+    token: CancellationToken,
+    wait: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The session's task is in the list of those that are woken, whatever it waits for then.
+    is_listed: bool,
+}
+
+impl Signal {
+    fn of(token: CancellationToken) -> Self {
+        Self {
+            wait: Box::pin(token.clone().cancelled_owned()),
+            token,
+            is_listed: false,
         }
+    }
+}
+
+impl Future for Signal {
+    type Output = ();
+
+    /// Always polled by the same task.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_listed && !self.token.is_cancelled() {
+            return Poll::Pending;
+        }
+        self.is_listed = true;
+        self.wait.as_mut().poll(context)
+    }
+}
+
+impl Session<'_> {
+    /// Waits for a message of the client, and meanwhile for the end of the process or of the
+    /// database, for notifications, and for the limit of idleness.
+    pub(super) async fn wait_for_client(&mut self, signals: &mut Signals) -> Result<(), Gone> {
         let idle = self.idle_limit();
         let waiting = async {
             match idle {
@@ -58,12 +86,12 @@ impl Session<'_> {
             };
             tokio::select! {
                 biased;
-                message = self.client.read_beginning() => {
-                    let message = message?;
+                arrived = self.client.arrived() => {
+                    arrived?;
                     if may_move && self.cluster.is_retired() {
                         self.move_on(signals).await?;
                     }
-                    return Ok(message);
+                    return Ok(());
                 }
                 () = &mut signals.shutdown, if may_end => {
                     let fault = Fault::ShuttingDown { who: "the proxy".to_owned() };
@@ -133,18 +161,29 @@ impl Session<'_> {
         }
     }
 
+    /// Counts what was read and written.
+    pub(super) fn note_traffic(&mut self) {
+        let (received, sent) = self.client.take_traffic();
+        self.seen.count(Counted::Received, received);
+        self.seen.count(Counted::Sent, sent);
+    }
+
     /// Counts the time that a message and, if it ended one, its transaction took.
     pub(super) fn note_times(&mut self, begun: Instant) {
-        let since = self.tx_since.take().unwrap_or(begun);
         let ended = Instant::now();
         let us = |since| {
             let took: Duration = ended.saturating_duration_since(since);
             u64::try_from(took.as_micros()).unwrap_or(u64::MAX)
         };
-        self.seen.count(Counted::QueryTime, us(begun));
-        match self.tx.is_open() {
-            true => self.tx_since = Some(since),
-            false => self.seen.count(Counted::TransactionTime, us(since)),
+        let took_us = us(begun);
+        self.seen.count(Counted::QueryTime, took_us);
+        match (self.tx.is_open(), self.tx_since) {
+            (true, since) => self.tx_since = Some(since.unwrap_or(begun)),
+            (false, None) => self.seen.count(Counted::TransactionTime, took_us),
+            (false, Some(since)) => {
+                self.seen.count(Counted::TransactionTime, us(since));
+                self.tx_since = None;
+            }
         }
     }
 }

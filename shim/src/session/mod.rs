@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `greet`, `auth`, `account` | from accepting to who the client is |
 //! | `startup`, `startup_options` | from there to the first ReadyForQuery |
-//! | `client` | the client's end: frames in, buffered bytes out |
+//! | `client`, `inbox` | the client's end: frames in, buffered bytes out |
 //! | `batch`, `steps` | pure: what was asked, cut into single statements |
 //! | `dispatch` | the page to read first: what happens to each statement |
 //! | `intercept`, `control`, `local` | what the shim answers itself |
@@ -18,6 +18,7 @@
 //! | `sequences` | `currval` and `lastval` |
 //! | `party`, `running` | server connections on loan, and what cancels them |
 //! | `work`, `script`, `forward`, `copy` | messages to servers, answers from them |
+//! | `short` | the way of the commonest messages, in one piece |
 //! | `execute`, `fanout`, `finish` | a run on one server, a statement on every shard |
 //! | `feed`, `spread` | COPY data for several servers |
 //! | `one_by_one` | what cannot run in a transaction |
@@ -53,6 +54,7 @@ mod floors;
 mod forward;
 mod greet;
 mod idle;
+mod inbox;
 mod intercept;
 mod keep;
 mod last_route;
@@ -74,6 +76,7 @@ mod semicolons;
 mod sequences;
 mod services;
 mod settings;
+mod short;
 mod spread;
 mod sql_prepared;
 mod startup;
@@ -87,12 +90,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use pgdog_core::fault::Fault;
+use bytes::BytesMut;
 use pgdog_core::ids::{Incarnation, ShardNumber, Timeline};
 use pgdog_core::lsn::{Lsn, Position, Token};
 use pgdog_core::moment::Moment as CommitTime;
 
-use batch::{Batch, End, Names, split};
+use batch::{Batch, End, Names, names_statement, split};
 use client::{Client, Gone, Mark};
 use idle::Signals;
 use last_route::LastRoute;
@@ -100,10 +103,11 @@ use params::Params;
 use party::Participant;
 use prepared::Held;
 use running::Running;
+use short::Near;
 use steps::Input;
 use tx::Tx;
 
-use crate::nodes::{Address, Cluster, Guest, Topology};
+use crate::nodes::{Address, Cluster, Guest};
 use crate::observe::{self, ClientState, Counted};
 use crate::proto::{CancelKey, ErrorFields, Frame, Frontend, TxStatus, backend};
 use crate::server::{Leader, Login, Moment, Pool};
@@ -191,6 +195,10 @@ struct Session<'a> {
     simple_message: bool,
     /// Room for a text without its constants.
     shape: String,
+    /// The node that messages go to which take the short way.
+    near: Option<Near>,
+    /// Room for a message with another name in it.
+    renamed: BytesMut,
 }
 
 impl<'a> Session<'a> {
@@ -251,6 +259,8 @@ impl<'a> Session<'a> {
             message_mark,
             simple_message: false,
             shape: String::new(),
+            near: None,
+            renamed: BytesMut::new(),
         }
     }
 
@@ -258,14 +268,23 @@ impl<'a> Session<'a> {
     async fn run(&mut self) -> Result<(), Gone> {
         let mut signals = Signals::of(&self.services, &self.cluster);
         loop {
-            let first = self.next_message(&mut signals).await?;
+            if self.put_aside.is_none() {
+                self.wait_for_client(&mut signals).await?;
+            }
             let begun = Instant::now();
             self.running.begin_message();
+            self.take_settings();
+            self.seen.set_state(ClientState::Active);
+            if self.short_way(begun).await? {
+                continue;
+            }
+            let first = match self.put_aside.take() {
+                Some(put_aside) => put_aside,
+                None => self.client.read_beginning().await?,
+            };
             let Some(first) = self.streamed(first, begun).await? else {
                 continue;
             };
-            self.settings = self.services.settings.load_full();
-            self.seen.set_state(ClientState::Active);
             if self.names.own && !self.cluster.topology().is_undivided() {
                 let divided = faults::plain("57P01", NOT_OWN_ANY_MORE);
                 return Err(self.client.dismiss(&divided).await);
@@ -300,11 +319,7 @@ impl<'a> Session<'a> {
     }
 
     async fn simple(&mut self, sql: &str) -> Result<(), Gone> {
-        let plans = &self.services.plans;
-        let planned = match self.cluster.topology().is_undivided() {
-            true => plans.get_alike(sql, &mut self.shape),
-            false => plans.get_or_parse(sql),
-        };
+        let planned = self.planned(sql, self.cluster.topology().is_undivided());
         let statements = match &planned {
             Ok(plan) if plan.statements.is_empty() => {
                 backend::empty_query(&mut self.client.out);
@@ -328,8 +343,10 @@ impl<'a> Session<'a> {
         let mut went_well = true;
         if !self.skipping {
             let services = self.services.clone();
-            self.names.context = self.meaning();
             self.names.foreign = self.client.foreign_encoding().is_some();
+            if frames.iter().any(names_statement) {
+                self.names.context = self.meaning();
+            }
             let batch = split(
                 &frames,
                 &mut self.names,
@@ -458,24 +475,6 @@ impl<'a> Session<'a> {
             });
         }
         self.commit_token = token;
-    }
-
-    fn note_traffic(&mut self) {
-        let (received, sent) = self.client.take_traffic();
-        self.seen.count(Counted::Received, received);
-        self.seen.count(Counted::Sent, sent);
-    }
-
-    /// The shard for statements that any shard can answer: the same one all session long.
-    fn home(&self, topology: &Topology) -> Result<ShardNumber, Fault> {
-        let count = u64::try_from(topology.shards.len()).unwrap_or(1);
-        match count {
-            0 => Err(Fault::NoNode {
-                shard: ShardNumber(0),
-                role: "primary",
-            }),
-            count => Ok(ShardNumber((self.seen.session_id % count) as u16)),
-        }
     }
 }
 

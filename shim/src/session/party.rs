@@ -137,7 +137,7 @@ impl Session<'_> {
     }
 
     /// The pool of connections to a node.
-    fn pool_of(&mut self, address: &Address) -> (Arc<Address>, Arc<Pool>) {
+    pub(super) fn pool_of(&mut self, address: &Address) -> (Arc<Address>, Arc<Pool>) {
         let known = self.pools.iter().find(|(known, _)| **known == *address);
         if let Some(known) = known {
             return known.clone();

@@ -60,12 +60,12 @@ impl Prepared {
     }
 
     /// Whether another Parse of the unnamed statement means the same, whatever has happened since.
-    pub fn is_same_as(&self, sql: &str, types: &[u32]) -> bool {
+    pub fn is_same_as(&self, sql: &[u8], types: impl Iterator<Item = u32>) -> bool {
         let statement = self.plan().and_then(|plan| plan.statements.first());
         let is_execute = || statement.is_some_and(|statement| statement.prepared.is_some());
         !self.named
-            && *self.sql == *sql
-            && self.types == types
+            && self.sql.as_bytes() == sql
+            && self.types.iter().copied().eq(types)
             && self.described.load().is_none()
             && !is_execute()
     }

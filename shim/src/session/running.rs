@@ -32,7 +32,7 @@ pub struct Running {
 
 #[derive(Debug, Default)]
 struct State {
-    tokens: Vec<(ShardNumber, CancelToken)>,
+    tokens: Vec<(ShardNumber, Arc<CancelToken>)>,
     /// Set while the client waits for a server connection.
     waiting: Option<Arc<Notify>>,
 }
@@ -66,7 +66,7 @@ impl Running {
     ///
     /// # Errors
     /// 57014 when the client has cancelled already.
-    pub fn add(&self, shard: ShardNumber, token: CancelToken) -> Result<(), Fault> {
+    pub fn add(&self, shard: ShardNumber, token: Arc<CancelToken>) -> Result<(), Fault> {
         let mut state = self.lock();
         self.go_on()?;
         state.tokens.push((shard, token));

@@ -305,3 +305,35 @@ fn what_cannot_be_judged_is_opaque() {
         Kind::Placement
     );
 }
+
+#[test]
+fn what_only_reads_is_nobody_elses_business() {
+    for sql in [
+        "SELECT a FROM t WHERE b = $1",
+        "TABLE t",
+        "VALUES (1)",
+        "SELECT x.a FROM t x JOIN s.u USING (a) LIMIT 3",
+    ] {
+        assert!(one(sql).only_reads(), "{sql}");
+    }
+    for sql in [
+        "UPDATE t SET a = 1",
+        "SELECT a FROM t FOR UPDATE",
+        "SELECT f(a) FROM t",
+        "SELECT a FROM f()",
+        "SELECT set_config('a.b', 'c', false)",
+        "SELECT pg_advisory_lock(1)",
+        "SELECT nextval('s')",
+        "/* pgdog_role: primary */ SELECT 1",
+        "/* pgdog_shard: 0 */ SELECT 1",
+        "SELECT * FROM pgdog.topology",
+        "SELECT a INTO TEMP u FROM t",
+        "EXPLAIN (PGDOG) SELECT 1",
+        "EXECUTE s",
+        "SHOW work_mem",
+        "COPY t TO STDOUT",
+        "BEGIN",
+    ] {
+        assert!(!one(sql).only_reads(), "{sql}");
+    }
+}
