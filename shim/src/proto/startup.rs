@@ -7,6 +7,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use super::ProtocolError;
 use super::cursor::Cursor;
 use super::frame::{put, put_cstr, put_untagged};
+use super::spelling::Spelling;
 
 /// PostgreSQL's `MAX_STARTUP_PACKET_LENGTH`, in bytes.
 const MAX_STARTUP: u32 = 10_000;
@@ -193,11 +194,12 @@ fn startup(code: u32, body: &[u8]) -> Result<StartupPacket, ProtocolError> {
     let mut cursor = Cursor::new(body, "startup packet");
     let mut params = Vec::new();
     loop {
-        let name = cursor.str()?;
+        let name = Spelling::Utf8.read(cursor.cstr()?);
         if name.is_empty() {
             break;
         }
-        params.push((name.to_owned(), cursor.str()?.to_owned()));
+        let value = Spelling::Utf8.read(cursor.cstr()?);
+        params.push((name.into_owned(), value.into_owned()));
     }
     cursor.end()?;
     Ok(StartupPacket::Startup(Startup {

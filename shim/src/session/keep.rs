@@ -9,6 +9,7 @@ use super::pin::{CODE, MAYBE, SEED};
 use super::steps::Asked;
 use super::words::{Stateful, stateful};
 use crate::plan::{Kind, SetConfig, Statement, Value, truth};
+use crate::proto::spelling::Spelling;
 use crate::route::Params;
 
 /// A call of `set_config` whose arguments are known.
@@ -126,7 +127,7 @@ fn text(value: &Value, params: &dyn Params) -> Option<Option<String>> {
             // Text is the same in both formats.
             match params.param(*number)?.value {
                 None => Some(None),
-                Some(bytes) => Some(Some(std::str::from_utf8(bytes).ok()?.to_owned())),
+                Some(bytes) => Some(Some(Spelling::Utf8.read(bytes).into_owned())),
             }
         }
         Value::Default | Value::ArrayParam(_) | Value::Unknown => None,
@@ -152,7 +153,6 @@ fn flag(value: &Value, params: &dyn Params) -> Option<bool> {
 mod tests {
     use super::*;
     use crate::plan::parse;
-    use crate::proto::spelling::Spelling;
     use crate::route::{Bind, NoParams};
 
     struct Given(Vec<(&'static [u8], bool)>);
