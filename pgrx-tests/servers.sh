@@ -100,6 +100,21 @@ lsn_for_timestamp_answers_in_every_database_and_after_a_restart() {
     until_sampled "$work/data"
 }
 
+# Whatever the worker is doing when it is told to end.
+a_server_stops_at_once_while_its_worker_samples() {
+    local round
+    for round in 1 2 3 4 5 6 7 8; do
+        sql "$port" 'CALL commit_and_ask(1000000)' > /dev/null &
+        until_true "$port" "SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'CALL %'" \
+            || return 1
+        until_sampled "$work/data" || return 1
+        as_owner "$bin/pg_ctl" -D "$work/data" -m fast -t 30 -w stop > /dev/null || return 1
+        wait $!
+        as_owner "$bin/pg_ctl" -D "$work/data" -l "$work/server.log" -w start > /dev/null ||
+            return 1
+    done
+}
+
 incarnation_changes_when_a_backend_crashes() {
     local before after backend
     before=$(sql "$port" 'SHOW pgdog.incarnation')
@@ -189,6 +204,7 @@ server_tests() {
     local test outcome
     for test in no_answer_of_lsn_for_timestamp_misses_a_commit \
         lsn_for_timestamp_answers_in_every_database_and_after_a_restart \
+        a_server_stops_at_once_while_its_worker_samples \
         incarnation_changes_when_a_backend_crashes start_standby \
         wait_lsn_waits_for_replay_without_a_snapshot \
         a_standby_refuses_older_placement_once_it_has_replayed \

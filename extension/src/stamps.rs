@@ -170,13 +170,21 @@ pub extern "C-unwind" fn pgdog_stamps_main(_argument: pg_sys::Datum) {
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGTERM);
     let mut end = Lsn(0);
     let mut pause = BUSY_PAUSE;
+    // Who asks whether SIGTERM has come takes it: nobody is told a second time.
+    let stopped = Cell::new(false);
+    let stop = || {
+        stopped.set(stopped.get() || BackgroundWorker::sigterm_received());
+        stopped.get()
+    };
     while BackgroundWorker::wait_latch(Some(pause)) {
         let before = std::mem::replace(&mut end, insert_position());
-        let stop = || BackgroundWorker::sigterm_received();
         // What has not grown since the last sample is covered by it.
         let grown = end != before;
         pause = if grown { BUSY_PAUSE } else { IDLE_PAUSE };
         sample(WORKER_PATIENCE, stop);
+        if stopped.get() {
+            break;
+        }
     }
 }
 

@@ -191,10 +191,7 @@ async fn write_through(
             Ok(_) => acknowledged.push(id),
             Err(error) if client.is_closed() => {
                 println!("    connection lost: {}", describe(&error));
-                client = wait_until("a new connection", LIMIT, || async {
-                    Ok(cluster.connect().await.ok())
-                })
-                .await?;
+                client = connect_again(cluster).await?;
             }
             Err(error) => {
                 let code = sqlstate(&error);
@@ -239,6 +236,14 @@ async fn r086_a_promotion_is_followed_and_the_old_primary_returns_as_a_replica(
     .await
 }
 
+/// Nobody can log in as long as there is no primary.
+async fn connect_again(cluster: &Cluster) -> anyhow::Result<Client> {
+    wait_until("a new connection", LIMIT, || async {
+        Ok(cluster.connect().await.ok())
+    })
+    .await
+}
+
 /// Stops the primary in an orderly way, so that its standbys have everything; promotes the first
 /// one; brings the old one back behind its address as a standby.
 async fn fail_over(cluster: &Cluster, moved: &AtomicBool) -> anyhow::Result<()> {
@@ -277,7 +282,7 @@ async fn fail_over(cluster: &Cluster, moved: &AtomicBool) -> anyhow::Result<()> 
     for sql in &follow {
         follower.batch_execute(sql).await.context(sql.clone())?;
     }
-    let writer = cluster.connect().await?;
+    let writer = connect_again(cluster).await?;
     wait_until("writes on the promoted server", LIMIT, || async {
         let sql = "/* pgdog_role: primary */ SELECT current_setting('port')";
         let port = writer.rows(sql).await.unwrap_or_default().concat();
