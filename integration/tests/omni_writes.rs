@@ -3,12 +3,16 @@
 //! Shown on three shards; every shard is asked directly.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::ensure;
 use pgdog_integration::load::{Load, Pressure};
+use pgdog_integration::wire::{Batch, Wire, shape};
 use pgdog_integration::{Cluster, Shape, claims, shop, suite, tasks, wait_until};
 
 const SHARDS: u16 = 3;
+/// For what happens within moments.
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let shape = Shape::shards(SHARDS).shims(2);
@@ -20,6 +24,7 @@ fn main() -> ExitCode {
             a_rolled_back_write_is_on_no_shard,
             an_error_of_one_shard_undoes_all,
             a_failed_transaction_answers_rollback_to_commit,
+            a_close_fails_no_transaction,
             rows_are_counted_once,
             returning_answers_once,
             a_savepoint_is_rolled_back_everywhere,
@@ -126,6 +131,50 @@ async fn a_failed_transaction_answers_rollback_to_commit(cluster: &Cluster) -> a
     everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'f'", "0").await
 }
 
+/// Drivers do not look at what a Close is answered. If it told of a lost server, and the COMMIT
+/// behind it were answered by ROLLBACK, a write would be lost that its client takes for done.
+async fn a_close_fails_no_transaction(cluster: &Cluster) -> anyhow::Result<()> {
+    let closes = Batch::new().close("s").sync();
+    let portals = Batch::new().message(b'C', b"Pp\0").sync();
+    for shard in 0..SHARDS {
+        for close in [&closes, &portals] {
+            // The shards take turns in being the one that a client's other statements go to.
+            let mut wire = Wire::connect(&cluster.login(0)).await?;
+            wire.query("BEGIN").await?;
+            let insert = "INSERT INTO plans VALUES ('c', 'Closed', 1)";
+            wire.ask(&Batch::new().run(insert, &[]).sync()).await?;
+            lose_transactions(cluster, shard).await?;
+            let closed = shape(&wire.ask(close).await?);
+            ensure!(closed == "3 Z(T)", "shard {shard}: {closed}");
+            let ended = shape(&wire.query("COMMIT").await?);
+            ensure!(
+                ["E(08006) Z(I)", "E(57P01) Z(I)"].contains(&ended.as_str()),
+                "shard {shard}: {ended}"
+            );
+            everywhere(cluster, "SELECT count(*) FROM plans WHERE code = 'c'", "0").await?;
+            wire.query("BEGIN; SELECT 1/0").await?;
+            let closed = shape(&wire.ask(close).await?);
+            ensure!(closed == "3 Z(E)", "in a failed transaction: {closed}");
+            let ended = shape(&wire.query("COMMIT").await?);
+            ensure!(ended == "C(ROLLBACK) Z(I)", "nothing was lost: {ended}");
+        }
+    }
+    Ok(())
+}
+
+/// Ends the connections to a shard that have a transaction open.
+async fn lose_transactions(cluster: &Cluster, shard: u16) -> anyhow::Result<()> {
+    let node = cluster.primary(shard).await?;
+    let open = "FROM pg_stat_activity WHERE usename = 'app' AND state = 'idle in transaction'";
+    let ended = format!("SELECT count(pg_terminate_backend(pid)) {open}");
+    ensure!(node.value(&ended).await? == "1");
+    wait_until("the end of a backend", LIMIT, || async {
+        let left = node.value(&format!("SELECT count(*) {open}")).await?;
+        Ok((left == "0").then_some(()))
+    })
+    .await
+}
+
 async fn rows_are_counted_once(cluster: &Cluster) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
     let done = client
@@ -208,11 +257,9 @@ async fn concurrent_writers_leave_identical_shards(cluster: &Cluster) -> anyhow:
             tenants: 20,
         },
     );
-    wait_until(
-        "2000 statements",
-        std::time::Duration::from_secs(60),
-        || async { Ok((load.done() >= 2000).then_some(())) },
-    )
+    wait_until("2000 statements", LIMIT, || async {
+        Ok((load.done() >= 2000).then_some(()))
+    })
     .await?;
     let account = load.finish().await?;
     account.expect_no_errors()?;

@@ -165,6 +165,11 @@ impl Conn {
         self.broken.is_some() || self.writing || self.message_left > 0
     }
 
+    /// Whatever comes next from the server fits nothing that was asked: it is not used again.
+    pub fn give_up(&mut self, why: &'static str) {
+        self.broken.get_or_insert(why);
+    }
+
     /// Whether the next client may have it: at rest, no transaction, no cancel on its way.
     pub(super) fn is_reusable(&self) -> bool {
         let cancels = self.cancels_underway.load(Ordering::SeqCst);

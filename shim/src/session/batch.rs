@@ -106,6 +106,17 @@ impl Step<'_> {
         self.subject.as_deref().map_or("", |prepared| &prepared.sql)
     }
 
+    /// Whether it does nothing but close.
+    pub fn only_closes(&self) -> bool {
+        let closes = |message: &Message<'_>| {
+            matches!(
+                message,
+                Message::CloseStatement | Message::CloseOwn { .. } | Message::ClosePortal { .. }
+            )
+        };
+        self.messages.iter().all(closes)
+    }
+
     /// Whether its last message is only begun.
     pub fn is_begun(&self) -> bool {
         match self.messages.last() {

@@ -76,6 +76,11 @@ impl Session<'_> {
     /// One statement, together with those behind it that can travel in the same write.
     async fn statement(&mut self, input: &Input<'_>, at: usize) -> Result<Flow, Gone> {
         let asked = input.at(at);
+        if let Asked::Extended(step) = asked
+            && step.only_closes()
+        {
+            return self.close(input, at, step).await;
+        }
         let kind = asked.statement().map(|statement| &statement.kind);
         if self.tx.is_failed()
             && !kind.is_some_and(may_end_failure)

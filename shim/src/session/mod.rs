@@ -22,7 +22,7 @@
 //! | `execute`, `fanout`, `finish` | a run on one server, a statement on every shard |
 //! | `feed`, `spread` | COPY data for several servers |
 //! | `one_by_one` | what cannot run in a transaction |
-//! | `call` | a function call |
+//! | `call`, `closes` | a function call; messages that only close |
 //! | `busy` | what is answered while no server is free |
 //! | `long`, `semicolons` | messages that pass through unread |
 //! | `idle` | waiting for the client |
@@ -39,6 +39,7 @@ mod batch;
 mod busy;
 mod call;
 mod client;
+mod closes;
 mod commit;
 mod control;
 mod copy;
