@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             a_key_of_the_wrong_type_is_refused,
             a_statement_without_a_key_is_refused_not_guessed,
             a_transaction_on_two_shards_commits_on_both,
+            what_code_wrote_on_a_lost_shard_is_missed,
             undeclared_tables_are_refused_with_a_hint,
             keys_of_every_type_are_placed_as_the_node_says,
             a_key_in_another_encoding_is_refused_not_guessed,
@@ -212,6 +213,47 @@ async fn a_transaction_on_two_shards_commits_on_both(cluster: &Cluster) -> anyho
             on_shard(cluster, shard, count).await? == "1",
             "shard {shard}"
         );
+    }
+    Ok(())
+}
+
+/// No text shows that a function writes, less still when an operator calls it.
+async fn what_code_wrote_on_a_lost_shard_is_missed(cluster: &Cluster) -> anyhow::Result<()> {
+    for shard in 0..2 {
+        let node = cluster.primary(shard).await?;
+        node.batch_execute(
+            "CREATE TABLE seen (at int); GRANT ALL ON seen TO app;
+             CREATE FUNCTION see(a bigint, b bigint) RETURNS int LANGUAGE sql VOLATILE
+             AS 'INSERT INTO public.seen VALUES (1) RETURNING at';
+             CREATE OPERATOR ### (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = see)",
+        )
+        .await?;
+    }
+    let client = cluster.connect().await?;
+    let shards = "SELECT shard_id FROM tenants WHERE id = ";
+    ensure!(
+        client.value(&format!("{shards}1")).await? != client.value(&format!("{shards}2")).await?
+    );
+    let lost: u16 = client.value(&format!("{shards}1")).await?.parse()?;
+    for read in [
+        "SELECT see(id, id) FROM orders WHERE tenant_id = 1 AND id = 1",
+        "SELECT id ### id FROM orders WHERE tenant_id = 1 AND id = 1",
+    ] {
+        client.batch_execute("BEGIN").await?;
+        client.batch_execute(read).await?;
+        let write = "UPDATE orders SET memo = 'lost' WHERE tenant_id = 2 AND id = 2";
+        client.batch_execute(write).await?;
+        let node = cluster.primary(lost).await?;
+        let ended = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity \
+                     WHERE usename = 'app' AND state = 'idle in transaction'";
+        ensure!(node.value(ended).await? == "1");
+        ensure!(client.batch_execute("COMMIT").await.is_err(), "{read}");
+        let left = on_shard(
+            cluster,
+            1 - lost,
+            "SELECT count(*) FROM orders WHERE memo = 'lost'",
+        );
+        ensure!(left.await? == "0", "{read}");
     }
     Ok(())
 }

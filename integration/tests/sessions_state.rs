@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use pgdog_integration::client::{Client, sqlstate};
+use pgdog_integration::wire::{Wire, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 use tokio::sync::Barrier;
 use tokio_postgres::NoTls;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
             nothing_reaches_the_next_client,
             a_set_holds_on_every_shard_of_the_transaction,
             no_savepoint_brings_back_a_lost_server,
+            a_statement_that_cannot_be_prepared_again_fails_its_transaction,
             a_lost_temporary_table_ends_its_client,
             a_client_that_vanishes_ends_its_running_statement,
             transactions_on_two_shards_do_not_starve_each_other,
@@ -141,10 +143,45 @@ async fn no_savepoint_brings_back_a_lost_server(cluster: &Cluster) -> anyhow::Re
         anyhow::bail!("half of the transaction is lost");
     };
     ensure!(sqlstate(&refused) == "25P02", "{refused}");
-    client.batch_execute("COMMIT").await?;
+    client.refused("COMMIT", "40001").await?;
     for key in 0..2 {
         let sql = format!("SELECT count(*) FROM spots WHERE shard_key = {key} AND id > 500");
         ensure!(client.value(&sql).await? == "0", "key {key}");
+    }
+    Ok(())
+}
+
+/// It fails before the transaction has begun on any server: it is open for its client all the same.
+async fn a_statement_that_cannot_be_prepared_again_fails_its_transaction(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(&cluster.login(0)).await?;
+    let client = cluster.connect().await?;
+    for sql in [
+        "CREATE TABLE passing (a int)",
+        "SELECT pgdog.omni_table('passing')",
+        "INSERT INTO passing VALUES (1)",
+    ] {
+        client.batch_execute(sql).await.context(sql)?;
+    }
+    let prepared = shape(&wire.query("PREPARE p AS SELECT a FROM passing").await?);
+    ensure!(prepared == "C(PREPARE) Z(I)", "{prepared}");
+    let drop = "ALTER TABLE passing DROP COLUMN a";
+    client.batch_execute(drop).await?;
+    for shard in 0..2 {
+        let node = cluster.primary(shard).await?;
+        let ended = "SELECT pg_terminate_backend(pid, 30000) FROM pg_stat_activity \
+                     WHERE usename = 'app' AND state = 'idle'";
+        node.batch_execute(ended).await?;
+    }
+    for (sql, expected) in [
+        ("BEGIN", "C(BEGIN) Z(T)"),
+        ("EXECUTE p", "E(42703) Z(E)"),
+        ("SELECT 1", "E(25P02) Z(E)"),
+        ("COMMIT", "C(ROLLBACK) Z(I)"),
+    ] {
+        let found = shape(&wire.query(sql).await?);
+        ensure!(found == expected, "{sql}: {found}");
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use super::Session;
 use super::faults;
 use super::forward;
 use super::params::literal;
-use super::party::Participant;
+use super::party::{Participant, Place};
 use super::tx::{CommitPlan, commit_plan};
 use crate::observe::Counted;
 use crate::proto::ErrorFields;
@@ -30,8 +30,6 @@ pub enum Ended {
         /// One for each server that wrote.
         commits: Vec<(ShardNumber, Lsn)>,
     },
-    /// A server said ROLLBACK to COMMIT: it had failed already.
-    RolledBack,
     /// It failed, and is rolled back, or its outcome is told by the error.
     Failed(ErrorFields),
 }
@@ -68,7 +66,6 @@ impl Session<'_> {
         let simple_mark = self.message_mark;
         let fields = match self.commit_all().await {
             Ended::Committed { commits } => return self.note_commits(&commits),
-            Ended::RolledBack => faults::plain("40000", "the server rolled the transaction back"),
             Ended::Failed(fields) => fields,
         };
         // Nobody must read of a success that was none.
@@ -106,10 +103,12 @@ impl Session<'_> {
     }
 
     async fn commit_single(&mut self, shard: ShardNumber, readers: &[ShardNumber]) -> Ended {
+        let mut commits = match self.end_readers(readers).await {
+            Ok(commits) => commits,
+            Err(fields) => return Ended::Failed(fields),
+        };
         let Some(participant) = self.participants.get_mut(&shard) else {
-            return Ended::Committed {
-                commits: Vec::new(),
-            };
+            return Ended::Committed { commits };
         };
         participant.lease.forget_commit_lsn();
         let done = match forward::command(&mut participant.lease, "COMMIT").await {
@@ -118,42 +117,52 @@ impl Session<'_> {
         };
         self.client.put_pushed(&done.pushed);
         let commit = participant.lease.commit_lsn().map(|lsn| (shard, lsn));
-        if let Some(fields) = done.error {
+        if let Err(fields) = done.outcome().and_then(|tag| committed(&tag)) {
             return Ended::Failed(fields);
         }
-        for reader in readers {
-            self.end_reader(*reader).await;
-        }
-        match done.tag.as_str() {
-            "COMMIT" => Ended::Committed {
-                commits: commit.into_iter().collect(),
-            },
-            _ => Ended::RolledBack,
-        }
+        commits.extend(commit);
+        Ended::Committed { commits }
     }
 
-    /// What only read is committed too, so that its savepoints and SETs end the same way.
-    async fn end_reader(&mut self, shard: ShardNumber) {
-        if let Some(reader) = self.participants.get_mut(&shard)
-            && let Err(fault) = forward::command(&mut reader.lease, "COMMIT").await
-        {
-            tracing::debug!(%shard, %fault, "a server that only read was lost at commit");
+    /// What only read is committed too, so that its savepoints and SETs end the same way; and
+    /// before the others, since code may have written there that no text shows: nothing is
+    /// committed without it.
+    async fn end_readers(
+        &mut self,
+        readers: &[ShardNumber],
+    ) -> Result<Vec<(ShardNumber, Lsn)>, ErrorFields> {
+        for (shard, told) in self.tell(readers, "COMMIT").await {
+            let writes = self.participants.get(&shard).map(|p| p.place) == Some(Place::Primary);
+            match told.and_then(|tag| committed(&tag)) {
+                Err(fields) if writes => return Err(fields),
+                Err(fields) => tracing::debug!(%shard, sqlstate = fields.code,
+                    "a replica was lost at commit"),
+                Ok(()) => {}
+            }
         }
+        Ok(self.commits_of(readers))
+    }
+
+    /// Positions of the commits on some shards.
+    fn commits_of(&self, shards: &[ShardNumber]) -> Vec<(ShardNumber, Lsn)> {
+        let commits = shards.iter().filter_map(|shard| {
+            let participant = self.participants.get(shard)?;
+            Some((*shard, participant.lease.commit_lsn()?))
+        });
+        commits.collect()
     }
 
     async fn commit_in_turn(&mut self, shards: &[ShardNumber]) -> Ended {
-        let mut commits = Vec::new();
         for (nth, shard) in shards.iter().enumerate() {
             let Some(participant) = self.participants.get_mut(shard) else {
                 continue;
             };
             participant.lease.forget_commit_lsn();
-            let error = match forward::command(&mut participant.lease, "COMMIT").await {
-                Ok(done) => done.error,
-                Err(fault) => Some(ErrorFields::from(&fault)),
+            let told = match forward::command(&mut participant.lease, "COMMIT").await {
+                Ok(done) => done.outcome().and_then(|tag| committed(&tag)),
+                Err(fault) => Err(ErrorFields::from(&fault)),
             };
-            commits.extend(participant.lease.commit_lsn().map(|lsn| (*shard, lsn)));
-            if let Some(mut fields) = error {
+            if let Err(mut fields) = told {
                 if nth > 0 {
                     tracing::error!(%shard, "transaction is committed on some shards only");
                     let done: Vec<_> = shards[..nth].iter().map(ToString::to_string).collect();
@@ -162,7 +171,9 @@ impl Session<'_> {
                 return Ended::Failed(fields);
             }
         }
-        Ended::Committed { commits }
+        Ended::Committed {
+            commits: self.commits_of(shards),
+        }
     }
 
     async fn commit_two_phase(
@@ -192,8 +203,15 @@ impl Session<'_> {
             self.undo_prepared(decider, others, gid).await;
             return Ended::Failed(fields);
         }
-        if let Err(ended) = self.decide_commit(decider, others, gid).await {
-            return ended;
+        let mut commits = match self.end_readers(readers).await {
+            Ok(commits) => commits,
+            Err(fields) => {
+                self.undo_prepared(decider, others, gid).await;
+                return Ended::Failed(fields);
+            }
+        };
+        if let Err(fields) = self.decide_commit(decider, others, gid).await {
+            return Ended::Failed(fields);
         }
         // Decided: whatever happens now, it is committed; recovery finishes what is left.
         let commit = format!("COMMIT PREPARED {}", literal(gid));
@@ -203,17 +221,8 @@ impl Session<'_> {
                     "commit of a prepared transaction is left to recovery");
             }
         }
-        let mut commits = Vec::new();
-        for shard in std::iter::once(&decider).chain(others) {
-            let lsn = self
-                .participants
-                .get(shard)
-                .and_then(|p| p.lease.commit_lsn());
-            commits.extend(lsn.map(|lsn| (*shard, lsn)));
-        }
-        for reader in readers {
-            self.end_reader(*reader).await;
-        }
+        commits.extend(self.commits_of(&[decider]));
+        commits.extend(self.commits_of(others));
         Ended::Committed { commits }
     }
 
@@ -265,31 +274,29 @@ impl Session<'_> {
         decider: ShardNumber,
         others: &[ShardNumber],
         gid: &str,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), ErrorFields> {
         let Some(participant) = self.participants.get_mut(&decider) else {
-            return Err(Ended::Failed(faults::plain(
-                "XX000",
-                "the deciding shard is not there",
-            )));
+            return Err(faults::plain("XX000", "the deciding shard is not there"));
+        };
+        let unknown = |why: String| {
+            ErrorFields::from(&Fault::OutcomeUnknown {
+                gid: gid.to_owned(),
+                why,
+            })
         };
         let commit = format!("COMMIT PREPARED {}", literal(gid));
         match forward::command(&mut participant.lease, &commit).await {
-            Ok(done) => match done.error {
-                None => Ok(()),
-                Some(fields) => {
+            Ok(done) => match done.outcome() {
+                Ok(tag) if tag == "COMMIT PREPARED" => Ok(()),
+                Ok(tag) => Err(unknown(format!("the server answered {tag}"))),
+                Err(fields) => {
                     // Somebody else rolled it back, or it cannot be committed now: not decided.
                     tracing::warn!(gid, sqlstate = fields.code, "decision failed");
                     self.undo_prepared(decider, others, gid).await;
-                    Err(Ended::Failed(taken_back(fields)))
+                    Err(taken_back(fields))
                 }
             },
-            Err(fault) => {
-                let unknown = Fault::OutcomeUnknown {
-                    gid: gid.to_owned(),
-                    why: fault.message(),
-                };
-                Err(Ended::Failed(ErrorFields::from(&unknown)))
-            }
+            Err(fault) => Err(unknown(fault.message())),
         }
     }
 
@@ -329,7 +336,7 @@ impl Session<'_> {
             .map(|participant: &mut Participant| async {
                 let done = forward::command(&mut participant.lease, command).await;
                 let outcome = match done {
-                    Ok(done) => done.error.map_or(Ok(done.tag), Err),
+                    Ok(done) => done.outcome(),
                     Err(fault) => Err(ErrorFields::from(&fault)),
                 };
                 (participant.shard, outcome)
@@ -342,11 +349,16 @@ impl Session<'_> {
 /// for dead and rolled it back: the client may simply try again.
 fn taken_back(fields: ErrorFields) -> ErrorFields {
     match fields.code.as_str() {
-        "42704" => faults::plain(
-            "40001",
-            "the transaction was rolled back because it was not decided in time",
-        ),
+        "42704" => faults::rolled_back("it was not decided in time"),
         _ => fields,
+    }
+}
+
+/// COMMIT of a transaction that has failed without anybody's knowledge is answered by ROLLBACK.
+fn committed(tag: &str) -> Result<(), ErrorFields> {
+    match tag {
+        "COMMIT" => Ok(()),
+        _ => Err(faults::rolled_back("it had failed on a server")),
     }
 }
 

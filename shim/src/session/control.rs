@@ -108,6 +108,16 @@ impl Session<'_> {
     }
 
     async fn commit(&mut self, asked: &Asked<'_>, at: usize, chain: bool) -> Result<Flow, Gone> {
+        if self.tx.has_lost_part() {
+            // Where a server is lost to its client, COMMIT fails. The tag ROLLBACK would tell only
+            // those who look at it.
+            Local::default().write_head(asked, &mut self.client.out);
+            self.abandon().await;
+            self.report(&faults::rolled_back(
+                "a server that took part in it was lost",
+            ));
+            return Ok(Flow::Failed { parsed: usize::MAX });
+        }
         if self.tx.is_failed() {
             return self.roll_back(asked, at, chain).await;
         }
@@ -128,9 +138,6 @@ impl Session<'_> {
                 Local::tag("COMMIT").write_tail(asked, &mut self.client.out);
                 self.client.note_completion_at(mark);
                 self.note_commits(&commits);
-            }
-            Ended::RolledBack => {
-                Local::tag("ROLLBACK").write_tail(asked, &mut self.client.out);
             }
             Ended::Failed(fields) => {
                 self.report(&fields);

@@ -205,7 +205,7 @@ impl Session<'_> {
             let waited_ms = search.waited_ms();
             let first = self.tx.is_untouched() && self.participants.is_empty();
             let mark = self.client.mark();
-            participant.wrote |= route.access == Access::Write && input.executes(&range);
+            participant.wrote |= may_write(input, &range, route.access);
             match self.attempt(&mut participant, guard, &work, topology).await {
                 Err(Trouble::Gone(gone)) => return Err(gone),
                 Err(Trouble::Lost(fault)) => {
@@ -266,14 +266,18 @@ impl Session<'_> {
             self.note_effects(&input.at(index), &mut participant, &script);
             self.note_portal(input.at(index), participant.shard);
         }
-        let status = participant.lease.tx_status();
-        self.participants.insert(participant.shard, participant);
         let failed = script.error.is_some();
+        let status = participant.lease.tx_status();
+        let begun = participant.begun;
+        match begun {
+            true => drop(self.participants.insert(participant.shard, participant)),
+            false => self.give_back(participant),
+        }
         if failed {
             self.seen.count(Counted::Errors, 1);
             self.tx.fail();
         }
-        if status == TxStatus::Idle && self.tx.block() == Block::Explicit {
+        if begun && status == TxStatus::Idle && self.tx.block() == Block::Explicit {
             // PREPARE TRANSACTION took it away, or rolled it back.
             for (_, gone) in std::mem::take(&mut self.participants) {
                 self.give_back(gone);
@@ -472,6 +476,15 @@ impl Session<'_> {
             .filter(|fields| faults::is_stale_topology(fields))?;
         self.client.holds(mark).then(|| fields.clone())
     }
+}
+
+/// Whether statements write, or run code that may do so whatever their texts say.
+fn may_write(input: &Input<'_>, range: &Range<usize>, access: Access) -> bool {
+    let mut statements = range
+        .clone()
+        .filter_map(|index| input.at(index).statement());
+    let calls = statements.any(|statement| !statement.functions.called.is_empty());
+    input.executes(range) && (access == Access::Write || calls)
 }
 
 /// Pause after a guard that failed before its time, in ms.

@@ -52,6 +52,14 @@ pub fn state_lost(why: &str) -> ErrorFields {
     )
 }
 
+/// A transaction that is rolled back as a whole: the client may simply try it again.
+pub fn rolled_back(why: &str) -> ErrorFields {
+    plain(
+        "40001",
+        format!("the transaction was rolled back because {why}"),
+    )
+}
+
 /// 3B001.
 pub fn unknown_savepoint(name: &str) -> Fault {
     fault("3B001", format!("savepoint \"{name}\" does not exist"))

@@ -275,6 +275,16 @@ pub struct Done {
     pub pushed: BytesMut,
 }
 
+impl Done {
+    /// The tag, or the error.
+    ///
+    /// # Errors
+    /// The server's.
+    pub fn outcome(self) -> Result<String, ErrorFields> {
+        self.error.map_or(Ok(self.tag), Err)
+    }
+}
+
 /// Writes a notice.
 pub fn warn(client: &mut Client, code: &str, message: &str) {
     let fields = faults::plain(code, message);
