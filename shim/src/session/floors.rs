@@ -20,6 +20,9 @@ use crate::proto::ErrorFields;
 use crate::route::{Access, Route, Target};
 use crate::server::Lease;
 
+/// How long a guard may wait on a primary, in ms: what is written is there at once.
+const PRIMARY_BUDGET_MS: u64 = 1;
+
 /// What a read on a shard asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
@@ -100,7 +103,7 @@ impl Session<'_> {
             }
             Wanted::Floor { position, .. } => {
                 let nodes = nodes_of(topology, search.shard)?;
-                self.primary_under(search, nodes, position).await
+                self.primary_under(nodes, position).await
             }
         }
     }
@@ -111,7 +114,6 @@ impl Session<'_> {
     /// 58000 as above.
     pub(super) async fn primary_under(
         &mut self,
-        search: &Search,
         nodes: &ShardNodes,
         floor: Position,
     ) -> Result<Picked, Fault> {
@@ -123,7 +125,6 @@ impl Session<'_> {
         }
         let guard = match self.judge_primary(&participant, floor) {
             Decision::Serve(_) => None,
-            Decision::Guard { budget_ms, .. } => Some((floor, budget_ms)),
             Decision::Lost {
                 timeline,
                 forked_at,
@@ -136,15 +137,12 @@ impl Session<'_> {
                     forked_at,
                 });
             }
-            Decision::Wait { .. } | Decision::Primary | Decision::NotCaughtUp { .. } => {
-                self.give_back(participant);
-                return Err(Fault::NoReplicaCaughtUp {
-                    shard,
-                    floor: floor.0,
-                    best: None,
-                    eta_ms: Some(search.waited_ms()).filter(|waited| *waited > 0),
-                });
-            }
+            // Nothing newer than the sample is known, which may be from before a promotion: the
+            // server itself knows.
+            Decision::Guard { .. }
+            | Decision::Wait { .. }
+            | Decision::Primary
+            | Decision::NotCaughtUp { .. } => Some((floor, PRIMARY_BUDGET_MS)),
         };
         Ok(Picked {
             participant,
@@ -204,7 +202,7 @@ impl Session<'_> {
         let ask = Ask {
             floor,
             lineage: &self.cluster.lineage(primary.shard),
-            budget_ms: 1,
+            budget_ms: PRIMARY_BUDGET_MS,
             fallback: Fallback::Refuse,
         };
         floor::choose(&[candidate], &ask)

@@ -230,7 +230,7 @@ impl Session<'_> {
                 }
                 Decision::Primary => {
                     let kept = Some(Outcome::FellBack);
-                    let picked = self.primary_under(search, nodes, floor).await;
+                    let picked = self.primary_under(nodes, floor).await;
                     break picked.map(|picked| Picked { kept, ..picked });
                 }
                 Decision::NotCaughtUp { eta_ms, best } => {
