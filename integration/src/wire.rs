@@ -240,8 +240,15 @@ impl Batch {
     /// Parse, without types of parameters.
     #[must_use]
     pub fn parse(self, name: &str, sql: &str) -> Self {
+        self.parse_typed(name, sql, &[])
+    }
+
+    /// Parse, with the oids of the parameters' types.
+    #[must_use]
+    pub fn parse_typed(self, name: &str, sql: &str, types: &[u32]) -> Self {
         let mut body = terminated(&[name, sql]);
-        body.put_u16(0);
+        body.put_u16(types.len() as u16);
+        types.iter().for_each(|oid| body.put_u32(*oid));
         self.message(b'P', &body)
     }
 
@@ -260,6 +267,20 @@ impl Batch {
         for value in values {
             body.put_u32(value.len() as u32);
             body.put_slice(value.as_bytes());
+        }
+        body.put_u16(0);
+        self.message(b'B', &body)
+    }
+
+    /// Bind of binary values to the unnamed portal; None is NULL.
+    #[must_use]
+    pub fn bind_binary(self, statement: &str, values: &[Option<&[u8]>]) -> Self {
+        let mut body = terminated(&["", statement]);
+        body.put_slice(&[0, 1, 0, 1]);
+        body.put_u16(values.len() as u16);
+        for value in values {
+            body.put_i32(value.map_or(-1, |value| value.len() as i32));
+            body.put_slice(value.unwrap_or_default());
         }
         body.put_u16(0);
         self.message(b'B', &body)

@@ -230,6 +230,12 @@ fn decimal(text: &str) -> Option<Constant> {
         b'+' => ("", &text[1..]),
         _ => ("", text),
     };
+    let shifted = match digits.split_once(['e', 'E']) {
+        Some((digits, exponent)) => Some(shifted(digits, exponent.parse().ok()?)?),
+        None => None,
+    };
+    let is_integer = shifted.is_none();
+    let digits = shifted.as_deref().unwrap_or(digits);
     let (whole, fraction) = match digits.split_once('.') {
         Some((whole, fraction)) => (whole, Some(fraction)),
         None => (digits, None),
@@ -250,12 +256,35 @@ fn decimal(text: &str) -> Option<Constant> {
         Some(fraction) => format!("{sign}{whole}.{fraction}"),
         None => format!("{sign}{whole}"),
     };
-    let family = if fraction.is_none() && text.parse::<i64>().is_ok() {
+    let family = if is_integer && fraction.is_none() && text.parse::<i64>().is_ok() {
         Family::Integer
     } else {
         Family::Numeric
     };
     Some(Constant { text, family })
+}
+
+/// Digits with the point moved to the right by `exponent`, which PostgreSQL allows up to 16383
+/// digits for; a key has fewer.
+fn shifted(digits: &str, exponent: i32) -> Option<String> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all = format!("{whole}{fraction}");
+    let is_number = !all.is_empty() && all.bytes().all(|b| b.is_ascii_digit());
+    if !is_number || exponent.unsigned_abs() > 100 {
+        return None;
+    }
+    let point = i32::try_from(whole.len()).ok()? + exponent;
+    let Ok(point) = usize::try_from(point) else {
+        return Some(format!(
+            "0.{}{all}",
+            "0".repeat(point.unsigned_abs() as usize)
+        ));
+    };
+    Some(match all.split_at_checked(point) {
+        Some((whole, "")) => whole.to_owned(),
+        Some((whole, fraction)) => format!("{whole}.{fraction}"),
+        None => format!("{all}{}", "0".repeat(point - all.len())),
+    })
 }
 
 fn cast_value(cast: &TypeCast) -> Typed {

@@ -10,13 +10,15 @@ use pgdog_core::placement::{LookupResult, Strategy};
 use super::Session;
 use super::faults;
 use super::forward::{self, Progress, Sink, Trouble};
+use super::params::literal;
 use super::steps::Asked;
+use super::tx::identifier;
 use super::words::{Stateful, stateful};
 use crate::nodes::{self, Topology};
 use crate::plan::{self, Kind, Planned, Statement};
 use crate::proto::{answer, frame, frontend};
 use crate::route::{self, Access, LookupKey, Outcome, Route, SessionView, Target, route};
-use crate::server::{Ahead, Conn};
+use crate::server::{Ahead, Conn, ServerError};
 
 /// Rounds of lookups that one statement may need.
 const ROUNDS: usize = 4;
@@ -192,6 +194,48 @@ impl Session<'_> {
             })
             .collect();
         self.cluster.lookup_many(topology, &keys).await
+    }
+
+    /// What is wrong with a table that is not declared: perhaps there is none.
+    pub(super) async fn undeclared(&mut self, asked: &Asked<'_>, fault: Fault) -> Fault {
+        let (Fault::UndeclaredTable { table }, Some(statement)) = (&fault, asked.statement())
+        else {
+            return fault;
+        };
+        let mut named = statement.relations.iter().filter(|one| one.name == *table);
+        let Some(relation) = named.next() else {
+            return fault;
+        };
+        let parts = relation.schema.iter().chain([&relation.name]);
+        let parts: Vec<_> = parts.map(String::as_str).collect();
+        let quoted: Vec<_> = parts.iter().map(|part| identifier(part)).collect();
+        let missing = format!(
+            "SELECT pg_catalog.to_regclass({}) IS NULL",
+            literal(&quoted.join("."))
+        );
+        match self.ask_home(&missing).await.as_deref() {
+            Ok("t") => Fault::UndefinedTable {
+                table: parts.join("."),
+            },
+            Ok(_) | Err(_) => fault,
+        }
+    }
+
+    /// The only value of a query that any shard can answer, as this client would have it.
+    async fn ask_home(&mut self, sql: &str) -> Result<String, ServerError> {
+        let topology = self.cluster.topology();
+        let home = self.home(&topology)?;
+        let mut participant = match self.participants.remove(&home) {
+            Some(participant) => participant,
+            None => self.pick_primary(home, &topology).await?.participant,
+        };
+        let rows = participant.lease.simple(sql).await;
+        match self.tx.is_open() && participant.begun {
+            true => drop(self.participants.insert(home, participant)),
+            false => self.give_back(participant),
+        }
+        let value = rows?.into_iter().flatten().flatten().next();
+        Ok(value.unwrap_or_default())
     }
 
     pub(super) fn has_written_omni(&self) -> bool {

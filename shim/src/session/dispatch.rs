@@ -151,7 +151,10 @@ impl Session<'_> {
         }
         let route = match decided {
             Ok(route) => route,
-            Err(fault) => return Ok(self.fault(&fault).await),
+            Err(fault) => {
+                let fault = self.undeclared(&asked, fault).await;
+                return Ok(self.fault(&fault).await);
+            }
         };
         if self.answer_when_busy(&asked, &topology) {
             return Ok(Flow::Next(at + 1));
