@@ -227,6 +227,7 @@ impl Facts {
         }
         self.set_calls += usize::from(*name == "set_config");
         self.placement |= found.placement;
+        self.functions.by_constants |= *name == "current_setting";
         self.functions.remembers |= matches!(*name, "currval" | "lastval");
         if found.shared && self.functions.shared.is_none() {
             self.functions.shared = Some((*name).to_owned());

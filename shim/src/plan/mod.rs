@@ -128,6 +128,9 @@ pub struct Functions {
     pub sets: bool,
     /// It calls `currval` or `lastval`, which answer from what their connection remembers.
     pub remembers: bool,
+    /// A constant decides what it does or who answers: that of `current_setting`, or an option of
+    /// `EXPLAIN`.
+    pub by_constants: bool,
     /// Names of all functions but those in `pg_catalog` by name.
     pub called: Vec<String>,
 }

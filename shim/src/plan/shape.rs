@@ -118,6 +118,7 @@ pub(super) fn of_all_alike(plan: &Plan) -> Option<Plan> {
         && statement.opaque.is_none()
         && statement.functions.shared.is_none()
         && statement.functions.settings.is_empty()
+        && !statement.functions.by_constants
         && statement.prepared.is_none()
         && !statement.functions.sets;
     plain.then(|| {
@@ -193,6 +194,9 @@ mod tests {
             "SELECT 1; SELECT 2",
             "BEGIN",
             "PREPARE s AS SELECT 1",
+            "SELECT current_setting('work_mem')",
+            "SELECT a, pg_catalog.current_setting('work_mem') FROM t",
+            "EXPLAIN (ANALYZE 0) DELETE FROM t",
             "",
         ] {
             assert!(!alike(sql), "{sql}");

@@ -326,6 +326,7 @@ fn explain_kind(explain: &ExplainStmt, facts: &mut Facts, extra: &mut Extra) -> 
     let Some(query) = explain.query.as_ref().and_then(|query| query.node.as_ref()) else {
         return Kind::Read;
     };
+    facts.functions.by_constants = true;
     if option(&explain.options, "pgdog") {
         extra.explained = Some(Box::new(statement(query)));
         return Kind::ExplainRoute;
