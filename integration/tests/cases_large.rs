@@ -283,7 +283,8 @@ async fn a_long_query_of_several_statements_is_refused_whole(
     let found = shape(&client.query(&format!("{sql}; SELECT 1")).await?);
     ensure!(found == "E(54000) Z(E)", "{found}");
     let found = shape(&client.query("COMMIT").await?);
-    ensure!(found == "C(ROLLBACK) Z(I)", "{found}");
+    // Its server connection was given up in the middle of the text.
+    ensure!(found == "E(40001) Z(I)", "{found}");
     let answers = client.query("SELECT count(*) FROM big").await?;
     ensure!(
         value(&answers).as_deref() == Some("0"),

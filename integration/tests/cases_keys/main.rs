@@ -166,8 +166,8 @@ async fn r091_keys_at_the_borders_are_mapped_by_value(cluster: &Cluster) -> anyh
         ),
     ];
     for (tenant, shard, spellings) in cases {
-        let texts = spellings.iter().enumerate();
-        for (id, spelling) in texts.clone() {
+        let texts = spellings.iter();
+        for (id, spelling) in texts.clone().enumerate() {
             let insert = format!("INSERT INTO orders VALUES ({spelling}, {id}, 1, 'text')");
             let found = shape(&wire.query(&insert).await?);
             ensure!(found == "C(INSERT 0 1) Z(I)", "{insert}: {found}");
@@ -194,7 +194,7 @@ async fn r091_keys_at_the_borders_are_mapped_by_value(cluster: &Cluster) -> anyh
             let due = if node == shard { all } else { 0 };
             ensure!(there == due, "tenant {tenant}, shard {node}: {there} rows");
         }
-        for (_, spelling) in texts {
+        for spelling in texts {
             let read = format!("SELECT count(*) FROM orders WHERE tenant_id = {spelling}");
             let found = rows(&wire.query(&read).await?);
             ensure!(found == [[Some(all.to_string())]], "{read}: {found:?}");
