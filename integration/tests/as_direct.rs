@@ -35,6 +35,7 @@ fn main() -> ExitCode {
             errors_point_into_the_clients_text,
             a_two_phase_prepare_that_fails_ends_its_transaction,
             an_empty_text_is_one_in_a_failed_transaction_too,
+            values_of_sequences_are_ones_own_or_refused,
         ],
     )
 }
@@ -438,4 +439,22 @@ async fn an_empty_text_is_one_in_a_failed_transaction_too(cluster: &Cluster) -> 
         query("ROLLBACK"),
     ];
     same(cluster, &batches).await
+}
+
+/// The connection came to be kept in the transaction that took a value, so it was not cleared.
+async fn values_of_sequences_are_ones_own_or_refused(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(&plain(cluster, TRANSACTION)).await?;
+    for sql in [
+        "CREATE TABLE counted (a int GENERATED ALWAYS AS IDENTITY, b int)",
+        "BEGIN; INSERT INTO counted (b) VALUES (1); CREATE TEMP TABLE kept (); COMMIT",
+    ] {
+        wire.query(sql).await?;
+    }
+    let found = wire.query("SELECT lastval()").await?;
+    let own = value(&found).as_deref() == Some("1");
+    ensure!(own || shape(&found) == "E(40001) Z(I)", "{}", shape(&found));
+    wire.query("INSERT INTO counted (b) VALUES (1)").await?;
+    let found = wire.query("SELECT lastval()").await?;
+    ensure!(value(&found).as_deref() == Some("2"), "{}", shape(&found));
+    Ok(())
 }

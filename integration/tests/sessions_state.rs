@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use pgdog_integration::client::{Client, sqlstate};
+use pgdog_integration::fixture::plain;
 use pgdog_integration::wire::{Wire, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 use tokio::sync::Barrier;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         claims![
             nothing_reaches_the_next_client,
             a_set_holds_on_every_shard_of_the_transaction,
+            no_notification_is_lost_between_transactions,
             no_savepoint_brings_back_a_lost_server,
             a_statement_that_cannot_be_prepared_again_fails_its_transaction,
             a_lost_temporary_table_ends_its_client,
@@ -112,14 +114,64 @@ async fn a_set_holds_on_every_shard_of_the_transaction(cluster: &Cluster) -> any
     for key in 0..2 {
         ensure!(client.value(&zone(key)).await? == "Asia/Tokyo", "key {key}");
     }
-    client.batch_execute("COMMIT").await?;
+    // The same by a function, which one shard runs.
+    let set = "SELECT set_config($1, $2, false), set_config('app.word', $2, true)";
+    client.query(set, &[&"timezone", &"Asia/Seoul"]).await?;
     for key in 0..2 {
-        ensure!(
-            client.value(&zone(key)).await? == "Asia/Tokyo",
-            "after, key {key}"
-        );
+        ensure!(client.value(&zone(key)).await? == "Asia/Seoul", "key {key}");
+        let word = "SELECT current_setting('app.word') FROM spots WHERE id = 0 AND shard_key =";
+        let word = client.value(&format!("{word} {key}")).await?;
+        ensure!(word == "Asia/Seoul", "key {key}: {word}");
+    }
+    client.batch_execute("COMMIT").await?;
+    // Whoever has the connections next.
+    for _ in 0..2 {
+        let other = cluster.connect().await?;
+        for key in 0..2 {
+            let found = client.value(&zone(key)).await?;
+            ensure!(found == "Asia/Seoul", "after, key {key}: {found}");
+            let found = other.value(&zone(key)).await?;
+            ensure!(
+                found != "Asia/Seoul",
+                "another client's, key {key}: {found}"
+            );
+        }
     }
     Ok(())
+}
+
+/// They may come at any moment, also in the middle of what the shim itself asks the server.
+async fn no_notification_is_lost_between_transactions(cluster: &Cluster) -> anyhow::Result<()> {
+    const ALL: usize = 2000;
+    let mut wire = Wire::connect(&plain(cluster, 0)).await?;
+    wire.query("LISTEN news").await?;
+    // It listens on one of them.
+    let senders = (0..2).map(|shard| async move {
+        let node = cluster.primary(shard).await?;
+        for number in 0..ALL {
+            node.batch_execute(&format!("NOTIFY news, '{number}'"))
+                .await?;
+        }
+        anyhow::Ok(())
+    });
+    let mut heard = 0;
+    let listener = async {
+        let ended = std::time::Instant::now() + Duration::from_secs(120);
+        while heard < ALL {
+            ensure!(
+                std::time::Instant::now() < ended,
+                "{heard} of {ALL} notifications"
+            );
+            for sql in ["BEGIN", "SELECT 1", "COMMIT"] {
+                let answers = wire.query(sql).await?;
+                heard += answers.iter().filter(|message| message.tag == 'A').count();
+            }
+        }
+        Ok(())
+    };
+    let (sent, listened) = tokio::join!(try_join_all(senders), listener);
+    sent?;
+    listened
 }
 
 async fn no_savepoint_brings_back_a_lost_server(cluster: &Cluster) -> anyhow::Result<()> {

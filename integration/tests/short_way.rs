@@ -37,6 +37,10 @@ fn main() -> ExitCode {
             a_lost_server_is_told_and_another_one_found,
             a_new_epoch_is_carried_by_the_next_read,
             what_ran_is_shown,
+            a_floor_is_kept_where_there_is_one_node_only,
+            a_guard_ahead_of_a_long_message_is_answered,
+            what_was_prepared_keeps_its_settings_to_itself,
+            a_seed_does_not_outlive_its_client,
         ],
     )
 }
@@ -54,6 +58,94 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
         client.batch_execute(one).await.context(one.to_owned())?;
     }
     configure(cluster, NARROW, &["default_pool_size = 1"]).await
+}
+
+/// Right after a failover there is no replica, and not all that was acknowledged.
+async fn a_floor_is_kept_where_there_is_one_node_only(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(&plain(cluster, WIDE)).await?;
+    let sql = "SELECT b FROM numbers WHERE a = 7";
+    wire.ask(&Batch::new().parse("named", sql).sync()).await?;
+    let batches = [
+        Batch::new().query(sql),
+        unnamed(sql, &[]),
+        run("named", &[]),
+    ];
+    for floor in [
+        "SET pgdog.min_lsn = 'FFFFFFF/0'",
+        "SET pgdog.min_lsn = '1/0@9'",
+    ] {
+        for batch in &batches {
+            let found = shape(&wire.ask(batch).await?);
+            ensure!(found.ends_with("C(SELECT 1) Z(I)"), "{found}");
+        }
+        wire.query(floor).await?;
+        for batch in &batches {
+            let found = shape(&wire.ask(batch).await?);
+            ensure!(found.ends_with("E(58000) Z(I)"), "{floor}: {found}");
+        }
+        wire.query("RESET pgdog.min_lsn").await?;
+    }
+    Ok(())
+}
+
+/// What goes ahead of a message that is only begun is sent by itself, without its Sync.
+async fn a_guard_ahead_of_a_long_message_is_answered(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut wire = Wire::connect(&plain(cluster, WIDE)).await?;
+    let long = "x".repeat(3 << 20);
+    let batch = Batch::new()
+        .run("SELECT b FROM numbers WHERE a = 7", &[])
+        .run("SELECT length($1)", &[&long])
+        .sync();
+    for (floor, expected) in [("FFFFFFF/0", "E(58000) Z(E)"), ("0/1", "C(SELECT 1) Z(T)")] {
+        wire.query(&format!("SET pgdog.min_lsn = '{floor}'"))
+            .await?;
+        wire.query("BEGIN READ ONLY").await?;
+        let found = shape(&wire.ask(&batch).await?);
+        ensure!(found.ends_with(expected), "{floor}: {found}");
+        wire.query("ROLLBACK").await?;
+    }
+    Ok(())
+}
+
+async fn what_was_prepared_keeps_its_settings_to_itself(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut one = Wire::connect(&plain(cluster, NARROW)).await?;
+    for sql in [
+        "BEGIN",
+        "SET app.tenant = 'one'",
+        "INSERT INTO nothing VALUES (2)",
+    ] {
+        one.query(sql).await?;
+    }
+    let found = shape(&one.query("PREPARE TRANSACTION 'short_way'").await?);
+    ensure!(found == "C(PREPARE TRANSACTION) Z(I)", "{found}");
+    let mut other = Wire::connect(&plain(cluster, NARROW)).await?;
+    let asked = "SELECT coalesce(current_setting('app.tenant', true), '')";
+    let found = value(&other.query(asked).await?);
+    ensure!(found.as_deref() == Some(""), "{found:?}");
+    let found = value(&one.query(asked).await?);
+    ensure!(found.as_deref() == Some("one"), "{found:?}");
+    let found = value(&other.query(asked).await?);
+    ensure!(found.as_deref() == Some(""), "{found:?}");
+    one.query("ROLLBACK PREPARED 'short_way'").await?;
+    Ok(())
+}
+
+/// No reset takes it away, so the connection goes with its client.
+async fn a_seed_does_not_outlive_its_client(cluster: &Cluster) -> anyhow::Result<()> {
+    for last in ["SELECT 1", "BEGIN; SELECT 1"] {
+        let mut one = Wire::connect(&plain(cluster, NARROW)).await?;
+        one.query("SELECT setseed(0.5)").await?;
+        let pid = value(&one.query("SELECT pg_backend_pid()").await?).context("no pid")?;
+        one.query(last).await?;
+        one.reset()?;
+        let mut other = Wire::connect(&plain(cluster, NARROW)).await?;
+        let next = value(&other.query("SELECT pg_backend_pid()").await?).context("no pid")?;
+        ensure!(
+            next != pid,
+            "behind {last} the next client has the same server"
+        );
+    }
+    Ok(())
 }
 
 /// A statement, described and run.

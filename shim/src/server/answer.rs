@@ -119,7 +119,8 @@ impl Conn {
         loop {
             let frame = self.recv().await?;
             match frame.tag() {
-                tag::NOTICE | tag::PARAMETER_STATUS | tag::NOTIFICATION => {}
+                tag::NOTICE | tag::PARAMETER_STATUS => {}
+                tag::NOTIFICATION => self.pushed.extend_from_slice(frame.raw()),
                 _ => return Ok(frame),
             }
         }

@@ -42,6 +42,10 @@ pub struct Conn {
     pub(super) key: Arc<CancelKey>,
     pub(super) incarnation: Option<Incarnation>,
     pub(super) commit_lsn: Option<Lsn>,
+    /// Notifications that came between answers to the shim's own statements.
+    pub(super) pushed: BytesMut,
+    /// Something is left here that nothing takes away: never for another client.
+    pub(super) lasting: bool,
     /// What code has left here, told but not seen to.
     pub(super) left: Option<Box<Left>>,
     /// The `pgdog.epoch` that this server session has; `None` when never set.
@@ -93,6 +97,8 @@ impl Conn {
             key: Arc::new(CancelKey::new(0, [0; 4])),
             incarnation: None,
             commit_lsn: None,
+            pushed: BytesMut::new(),
+            lasting: false,
             left: None,
             epoch: None,
             applied: Applied::default(),
@@ -173,7 +179,8 @@ impl Conn {
     /// Whether the next client may have it: at rest, no transaction, no cancel on its way.
     pub(super) fn is_reusable(&self) -> bool {
         let cancels = self.cancels_underway.load(Ordering::SeqCst);
-        !self.is_broken() && self.in_sync() && self.tx_status() == TxStatus::Idle && cancels == 0
+        let at_rest = self.in_sync() && self.tx_status() == TxStatus::Idle;
+        !self.is_broken() && !self.lasting && at_rest && cancels == 0
     }
 
     /// Gives back the memory that a very long message took.
@@ -373,6 +380,7 @@ impl Conn {
         self.applied = Applied::default();
         self.commit_lsn = None;
         self.left = None;
+        self.pushed.clear();
         self.sequences_are_own = true;
         self.ledger.forget_prepared();
     }

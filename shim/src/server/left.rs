@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::BytesMut;
 use pgdog_core::ids::Incarnation;
 
 use super::conn::Conn;
@@ -57,6 +58,16 @@ impl Conn {
     /// Somebody has seen to what was left.
     pub fn forget_left(&mut self) {
         self.left = None;
+    }
+
+    /// What stays as long as the connection was left here, by a client who has it.
+    pub fn mark_lasting(&mut self) {
+        self.lasting = true;
+    }
+
+    /// Takes the notifications that came between answers to the shim's own statements.
+    pub fn take_pushed(&mut self) -> BytesMut {
+        std::mem::take(&mut self.pushed)
     }
 
     pub(super) fn note_parameter(&mut self, name: &str, value: &str) {

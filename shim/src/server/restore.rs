@@ -24,7 +24,7 @@ impl Conn {
 
     /// Whether it can be brought to rest: only whole messages were sent, no cancel is on its way.
     pub(super) fn is_restorable(&self) -> bool {
-        let lasting = self.left().is_some_and(Left::lasts);
+        let lasting = self.lasting || self.left().is_some_and(Left::lasts);
         !self.is_broken() && !lasting && self.cancels_underway.load(Ordering::SeqCst) == 0
     }
 }

@@ -77,20 +77,7 @@ impl Session<'_> {
 
     async fn settle(&mut self, ended: &Ended) {
         let committed = matches!(ended, Ended::Committed { .. });
-        match committed {
-            true => self.params.commit(),
-            false => self.params.rollback(),
-        }
-        if committed {
-            // Everybody who took part has seen the transaction's SETs.
-            for participant in self.participants.values_mut() {
-                participant.lease.applied = Applied {
-                    fingerprint: self.params.fingerprint(),
-                    commands: self.params.wanted().clone(),
-                    unknown: participant.lease.applied.unknown,
-                };
-            }
-        }
+        self.settle_settings(committed);
         self.roll_back_all().await;
         self.tx.end();
         self.seen.count(Counted::Transactions, 1);
@@ -99,6 +86,22 @@ impl Session<'_> {
             if let Err(fault) = self.cluster.refresh().await {
                 tracing::warn!(%fault, "cannot refresh the topology after a change");
             }
+        }
+    }
+
+    /// What the transaction has set holds from now on, or not at all.
+    pub(super) fn settle_settings(&mut self, committed: bool) {
+        if !committed {
+            return self.params.rollback();
+        }
+        self.params.commit();
+        // Everybody who took part has seen the transaction's SETs.
+        for participant in self.participants.values_mut() {
+            participant.lease.applied = Applied {
+                fingerprint: self.params.fingerprint(),
+                commands: self.params.wanted().clone(),
+                unknown: participant.lease.applied.unknown,
+            };
         }
     }
 
@@ -159,7 +162,10 @@ impl Session<'_> {
             };
             participant.lease.forget_commit_lsn();
             let told = match forward::command(&mut participant.lease, "COMMIT").await {
-                Ok(done) => done.outcome().and_then(|tag| committed(&tag)),
+                Ok(done) => {
+                    self.client.put_pushed(&done.pushed);
+                    done.outcome().and_then(|tag| committed(&tag))
+                }
                 Err(fault) => Err(ErrorFields::from(&fault)),
             };
             if let Err(mut fields) = told {
@@ -286,16 +292,19 @@ impl Session<'_> {
         };
         let commit = format!("COMMIT PREPARED {}", literal(gid));
         match forward::command(&mut participant.lease, &commit).await {
-            Ok(done) => match done.outcome() {
-                Ok(tag) if tag == "COMMIT PREPARED" => Ok(()),
-                Ok(tag) => Err(unknown(format!("the server answered {tag}"))),
-                Err(fields) => {
-                    // Somebody else rolled it back, or it cannot be committed now: not decided.
-                    tracing::warn!(gid, sqlstate = fields.code, "decision failed");
-                    self.undo_prepared(decider, others, gid).await;
-                    Err(taken_back(fields))
+            Ok(done) => {
+                self.client.put_pushed(&done.pushed);
+                match done.outcome() {
+                    Ok(tag) if tag == "COMMIT PREPARED" => Ok(()),
+                    Ok(tag) => Err(unknown(format!("the server answered {tag}"))),
+                    Err(fields) => {
+                        // Somebody else rolled it back, or it cannot be committed now.
+                        tracing::warn!(gid, sqlstate = fields.code, "decision failed");
+                        self.undo_prepared(decider, others, gid).await;
+                        Err(taken_back(fields))
+                    }
                 }
-            },
+            }
             Err(fault) => Err(unknown(fault.message())),
         }
     }
@@ -335,13 +344,20 @@ impl Session<'_> {
             .filter(|p| shards.contains(&p.shard))
             .map(|participant: &mut Participant| async {
                 let done = forward::command(&mut participant.lease, command).await;
-                let outcome = match done {
-                    Ok(done) => done.outcome(),
-                    Err(fault) => Err(ErrorFields::from(&fault)),
-                };
-                (participant.shard, outcome)
+                (participant.shard, done)
             });
-        futures_util::future::join_all(told).await
+        let mut outcomes = Vec::new();
+        for (shard, done) in futures_util::future::join_all(told).await {
+            let outcome = match done {
+                Ok(done) => {
+                    self.client.put_pushed(&done.pushed);
+                    done.outcome()
+                }
+                Err(fault) => Err(ErrorFields::from(&fault)),
+            };
+            outcomes.push((shard, outcome));
+        }
+        outcomes
     }
 }
 

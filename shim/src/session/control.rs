@@ -241,7 +241,10 @@ impl Session<'_> {
         let mut first = Ok(());
         for (shard, told) in futures_util::future::join_all(told).await {
             let error = match told {
-                Ok(done) => done.error,
+                Ok(done) => {
+                    self.client.put_pushed(&done.pushed);
+                    done.error
+                }
                 Err(fault) => {
                     if let Some(lost) = self.participants.remove(&shard) {
                         self.lose(lost);

@@ -1,5 +1,7 @@
 //! What a statement that ran changes about the session, its connection and what is shown of it.
 
+use std::ops::Range;
+
 use pgdog_core::ids::ShardNumber;
 
 use super::batch::Portal;
@@ -12,7 +14,7 @@ use super::params::{Scope, quoted, set_config_in};
 use super::party::{Participant, Place};
 use super::pin::{CODE, MAYBE};
 use super::script::Script;
-use super::steps::Asked;
+use super::steps::{Asked, Input};
 use super::words::{Stateful, stateful};
 use super::{Session, replay};
 use crate::observe::Counted;
@@ -202,6 +204,54 @@ impl Session<'_> {
         }
     }
 
+    /// What statements have set on one server of the transaction holds for all: those that join
+    /// later get it with their BEGIN, those that are there get it now.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(super) async fn spread_settings(
+        &mut self,
+        input: &Input<'_>,
+        range: Range<usize>,
+        ran_on: ShardNumber,
+    ) -> Result<Flow, Gone> {
+        let others = self.participants.keys().filter(|shard| **shard != ran_on);
+        let others: Vec<_> = others.copied().collect();
+        let next = Flow::Next(range.end);
+        if others.is_empty() {
+            return Ok(next);
+        }
+        let commands: Vec<_> = range.flat_map(|at| self.sets(&input.at(at))).collect();
+        if commands.is_empty() {
+            return Ok(next);
+        }
+        for (_, told) in self.tell(&others, &commands.join("\n;\n")).await {
+            if let Err(fields) = told {
+                self.fail_with(&fields).await;
+                return Ok(Flow::Failed { parsed: usize::MAX });
+            }
+        }
+        Ok(next)
+    }
+
+    /// The commands that set what a statement has set on the server that ran it.
+    fn sets(&self, asked: &Asked<'_>) -> Vec<String> {
+        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
+            return Vec::new();
+        };
+        if matches!(statement.kind, Kind::Set { .. } | Kind::Reset(_)) {
+            return vec![asked.sql().to_owned()];
+        }
+        let executed = self.executed(asked);
+        let inner = executed.as_deref().and_then(|held| held.plan());
+        let runs = inner
+            .and_then(|plan| plan.statements.first())
+            .unwrap_or(statement);
+        let settings = settings(runs, asked.params()).into_iter();
+        let forwarded = settings.filter(|set| !matches!(classify(&set.name), Class::Own(_)));
+        forwarded.map(|set| command_of(&set)).collect()
+    }
+
     /// A `set_config` that went through.
     pub(super) fn note_setting(&mut self, setting: &Setting, lease: &mut Lease) {
         let Setting { name, value, scope } = setting;
@@ -213,10 +263,7 @@ impl Session<'_> {
             }
             return;
         }
-        let command = match value {
-            Some(value) => set_config_in(name, value, *scope),
-            None => format!("SET {}{} TO DEFAULT", scope.word(), quoted(name)),
-        };
+        let command = command_of(setting);
         match (scope, value) {
             (Scope::Local, _) => self.params.note_local(name, &command),
             (Scope::Session, Some(_)) => self.params.note_set(name, &command),
@@ -314,6 +361,15 @@ impl Session<'_> {
     pub(super) fn default_search_path(&mut self, value: &str) {
         let schemas = schemas(value, &self.login.user);
         self.params.set_default_search_path(schemas);
+    }
+}
+
+/// Does the same as a `set_config`.
+fn command_of(setting: &Setting) -> String {
+    let Setting { name, value, scope } = setting;
+    match value {
+        Some(value) => set_config_in(name, value, *scope),
+        None => format!("SET {}{} TO DEFAULT", scope.word(), quoted(name)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::lsn;
@@ -17,11 +18,10 @@ use super::script::Script;
 use super::steps::{Asked, Input};
 use super::tx::Block;
 use super::work::Work;
-use super::{Session, faults, long};
+use super::{Session, faults, long, pin};
 use crate::nodes::Topology;
 use crate::observe::Counted;
-use crate::plan::Kind;
-use crate::proto::{ErrorFields, TxStatus};
+use crate::proto::{ErrorFields, TxStatus, frontend};
 use crate::route::{Access, Route, Target};
 use crate::server::{Guard, Guarded};
 
@@ -243,10 +243,9 @@ impl Session<'_> {
                         return Ok(Flow::Again(fields));
                     }
                     let shard = participant.shard;
-                    let first = input.at(range.start);
-                    let flow = self.ran_inside(input, range, participant, script);
+                    let flow = self.ran_inside(input, range.clone(), participant, script);
                     return match flow {
-                        Flow::Next(next) => self.spread_setting(first, shard, next).await,
+                        Flow::Next(_) => self.spread_settings(input, range, shard).await,
                         other => Ok(other),
                     };
                 }
@@ -279,13 +278,10 @@ impl Session<'_> {
         }
         if begun && status == TxStatus::Idle && self.tx.block() == Block::Explicit {
             // PREPARE TRANSACTION took it away, or rolled it back.
+            let rolled_back = script.tags.last().is_some_and(|tag| tag == "ROLLBACK");
+            self.settle_settings(!failed && !rolled_back);
             for (_, gone) in std::mem::take(&mut self.participants) {
                 self.give_back(gone);
-            }
-            let rolled_back = script.tags.last().is_some_and(|tag| tag == "ROLLBACK");
-            match failed || rolled_back {
-                true => self.params.rollback(),
-                false => self.params.commit(),
             }
             self.tx.end();
         }
@@ -295,30 +291,6 @@ impl Session<'_> {
             },
             false => Flow::Next(range.end),
         }
-    }
-
-    /// A SET that one server of the transaction has run holds for all: those that join later get
-    /// it with their BEGIN, those that are there get it now.
-    async fn spread_setting(
-        &mut self,
-        asked: Asked<'_>,
-        ran_on: ShardNumber,
-        next: usize,
-    ) -> Result<Flow, Gone> {
-        let kind = asked.statement().map(|statement| &statement.kind);
-        let sets = matches!(kind, Some(Kind::Set { .. } | Kind::Reset(_)));
-        let others = self.participants.keys().filter(|shard| **shard != ran_on);
-        let others: Vec<_> = others.copied().collect();
-        if !sets || others.is_empty() || !asked.executes() {
-            return Ok(Flow::Next(next));
-        }
-        for (_, told) in self.tell(&others, asked.sql()).await {
-            if let Err(fields) = told {
-                self.fail_with(&fields).await;
-                return Ok(Flow::Failed { parsed: usize::MAX });
-            }
-        }
-        Ok(Flow::Next(next))
     }
 
     /// The participant of a shard, or a new one.
@@ -369,6 +341,12 @@ impl Session<'_> {
         work: &Work<'_>,
         topology: &Topology,
     ) -> Result<Attempt, Trouble> {
+        if self
+            .pin
+            .is_some_and(|pin| pin::is_lasting(pin, participant.shard))
+        {
+            participant.lease.mark_lasting();
+        }
         if let Err(fault) = self.ensure_needed(participant).await {
             let Fault::Node(_) = fault else {
                 return Err(Trouble::Lost(fault));
@@ -398,13 +376,17 @@ impl Session<'_> {
         let begun = work.is_begun();
         let mut script = match begun {
             true => {
-                conn.send_ahead(&ahead, &[]).await?;
+                // Without a Sync behind it a guard is answered because of this.
+                let mut answer = BytesMut::new();
+                frontend::flush(&mut answer);
+                conn.send_ahead(&ahead, &answer).await?;
                 Script::default()
             }
             false => forward::send(conn, &ahead, work).await?,
         };
         if !ahead.is_empty() {
             let settled = forward::settle(conn, &ahead).await?;
+            self.client.put_pushed(&conn.take_pushed());
             if let Guarded::Failed(fields) = settled.guard {
                 return Ok(Attempt::Unproved(fields));
             }

@@ -53,7 +53,12 @@ impl Session<'_> {
         };
         let refused = match participant.place {
             Place::Primary => match self.pin(participant.shard, why) {
-                Ok(()) => return true,
+                Ok(()) => {
+                    if left.lasts() {
+                        participant.lease.mark_lasting();
+                    }
+                    return true;
+                }
                 Err(fault) => ErrorFields {
                     hint: Some("The statement itself went through.".to_owned()),
                     ..ErrorFields::from(&fault)

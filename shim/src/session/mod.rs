@@ -186,6 +186,9 @@ struct Session<'a> {
     touched: bool,
     /// Connections whose loan has ended, on which code has left something.
     held_back: Vec<Participant>,
+    /// The kept connection has own values of sequences among those of others: it was not cleared
+    /// before the transaction in which it came to be kept.
+    values_are_mixed: bool,
     /// The statement at hand asks for values that the session took from sequences.
     asks_for_values: bool,
     /// Statements that the run at hand needs on its connection.
@@ -255,6 +258,7 @@ impl<'a> Session<'a> {
             role_settings: None,
             touched: false,
             held_back: Vec::new(),
+            values_are_mixed: false,
             asks_for_values: false,
             needed: Vec::new(),
             message_mark,
@@ -482,14 +486,8 @@ impl<'a> Session<'a> {
 /// Whatever way a session ends, nothing of it stays behind.
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        let lasting = self
-            .pin
-            .is_some_and(|(_, why)| pin::lasts(why) && why != pin::CODE);
-        match self.pinned.take() {
-            // Nothing takes a library out of a backend again.
-            Some(pinned) if lasting => pinned.lease.discard(),
-            Some(mut pinned) => pinned.lease.mark_dirty(),
-            None => {}
+        if let Some(mut pinned) = self.pinned.take() {
+            pinned.lease.mark_dirty();
         }
         self.services.leave_cancel(&self.cancel_key);
         self.running.clear();

@@ -88,7 +88,12 @@ impl Session<'_> {
             pinned.lease.forget_commit_lsn();
             self.client
                 .know_server(pinned.lease.pid(), self.cancel_key.pid);
-            if let Err(fault) = self.adapt_pinned(&mut pinned.lease).await {
+            let token = pinned.lease.cancel_token();
+            let adapted = match self.running.add(shard, token) {
+                Ok(()) => self.adapt_pinned(&mut pinned.lease).await,
+                Err(cancelled) => Err(cancelled),
+            };
+            if let Err(fault) = adapted {
                 self.give_back(pinned);
                 return Err(fault);
             }
@@ -173,6 +178,7 @@ impl Session<'_> {
         if participant.place == Place::Primary {
             self.tell_news(&mut participant.lease);
         }
+        self.client.put_pushed(&participant.lease.take_pushed());
         let usable = !participant.lease.is_broken() && participant.lease.in_sync();
         if participant.lease.left().is_some() && usable {
             self.held_back.push(participant);
@@ -185,6 +191,7 @@ impl Session<'_> {
             .pin
             .is_some_and(|(shard, _)| shard == participant.shard);
         if pinned_here && participant.place == Place::Primary && usable {
+            self.values_are_mixed |= participant.begun && !participant.lease.sequences_are_own;
             participant.begun = false;
             participant.entered = false;
             participant.wrote = false;
@@ -194,7 +201,7 @@ impl Session<'_> {
         if self.names.own {
             participant.lease.mark_dirty();
         }
-        self.running.remove(participant.shard);
+        self.running.remove(&participant.lease.cancel_token());
     }
 
     /// Ends a loan by closing the connection.
@@ -207,7 +214,7 @@ impl Session<'_> {
                 _ => self.state_lost = Some(why),
             }
         }
-        self.running.remove(participant.shard);
+        self.running.remove(&participant.lease.cancel_token());
         participant.lease.discard();
     }
 

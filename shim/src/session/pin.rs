@@ -51,6 +51,11 @@ pub fn lasts(why: &str) -> bool {
     matches!(why, LOAD | CODE | SEED)
 }
 
+/// Whether a pin on this shard is for something that no reset takes away.
+pub fn is_lasting((kept, why): (ShardNumber, &str), shard: ShardNumber) -> bool {
+    kept == shard && matches!(why, LOAD | SEED)
+}
+
 /// What a server keeps for its client: kind and name of each.
 pub async fn kept(lease: &mut Lease) -> Result<Vec<Vec<Option<String>>>, ServerError> {
     lease.simple(KEPT).await
@@ -68,9 +73,9 @@ impl Session<'_> {
             Some((kept, SESSION_MODE)) if kept != shard => {
                 // Nothing is kept there but habit.
                 if let Some(mut pinned) = self.pinned.take() {
+                    self.running.remove(&pinned.lease.cancel_token());
                     pinned.lease.mark_dirty();
                 }
-                self.running.remove(kept);
                 self.set_pin(Some((shard, why)));
             }
             Some((kept, SESSION_MODE)) => self.set_pin(Some((kept, why))),
@@ -138,7 +143,7 @@ impl Session<'_> {
     fn unpin(&mut self) {
         self.set_pin(None);
         if let Some(pinned) = self.pinned.take() {
-            self.running.remove(pinned.shard);
+            self.running.remove(&pinned.lease.cancel_token());
         }
     }
 }

@@ -69,7 +69,10 @@ impl Running {
     pub fn add(&self, shard: ShardNumber, token: Arc<CancelToken>) -> Result<(), Fault> {
         let mut state = self.lock();
         self.go_on()?;
-        state.tokens.push((shard, token));
+        let mut known = state.tokens.iter();
+        if !known.any(|(_, known)| Arc::ptr_eq(known, &token)) {
+            state.tokens.push((shard, token));
+        }
         Ok(())
     }
 
@@ -90,8 +93,10 @@ impl Running {
     }
 
     /// It is not any more. A cancel that begins later does not reach it.
-    pub fn remove(&self, shard: ShardNumber) {
-        self.lock().tokens.retain(|(other, _)| *other != shard);
+    pub fn remove(&self, token: &Arc<CancelToken>) {
+        self.lock()
+            .tokens
+            .retain(|(_, other)| !Arc::ptr_eq(other, token));
     }
 
     /// The client has none any more.

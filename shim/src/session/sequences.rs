@@ -77,7 +77,10 @@ impl Session<'_> {
             });
         }
         let mut taking_part = self.participants.values();
-        match taking_part.any(|part| part.begun && !part.lease.sequences_are_own) {
+        let others = taking_part.any(|part| part.begun && !part.lease.sequences_are_own);
+        // Told once; what comes next clears the connection first.
+        let mixed = !self.tx.is_open() && std::mem::take(&mut self.values_are_mixed);
+        match others || mixed {
             true => Err(faults::fault(
                 "40001",
                 "values of sequences are followed from the next transaction on",

@@ -27,6 +27,7 @@ use crate::nodes::{Address, Topology};
 use crate::observe::Counted;
 use crate::plan::Plan;
 use crate::proto::frontend::Types;
+use crate::proto::spelling::is_unread;
 use crate::proto::{Asked, Request, TxStatus};
 use crate::route::{Access, Route, SINGLE_SHARD, Target};
 use crate::server::{Due, Moment, Pool};
@@ -69,6 +70,7 @@ impl Session<'_> {
 
     /// Whether the session has nothing open, kept or wanted that a message must be seen with.
     fn is_free(&self) -> bool {
+        let own = self.params.own();
         !self.tx.is_open()
             && !self.skipping
             && self.put_aside.is_none()
@@ -77,7 +79,12 @@ impl Session<'_> {
             && !self.names.own
             && !self.client.is_foreign()
             && self.settings.query_timeout.is_none()
-            && self.params.own().role != RoleChoice::Replica
+            && own.role != RoleChoice::Replica
+            && own.min_lsn.is_empty()
+            && own.min_commit_timestamp.is_none()
+            && (!own.read_your_writes || self.own_floor.is_empty())
+            && own.shard.is_none()
+            && own.sharding_key.is_none()
     }
 
     /// Whether this is a read with only one place to go. The statement, if it has a name.
@@ -90,11 +97,11 @@ impl Session<'_> {
         let undivided = self.near.as_ref()?.topology.is_undivided();
         let held = match request.asked {
             Asked::Query(sql) => {
-                let planned = self.planned(std::str::from_utf8(sql).ok()?, undivided);
+                let planned = self.planned(read(sql)?, undivided);
                 return only_reads(&*planned.ok()?).then_some(None);
             }
             Asked::Named { name, .. } => {
-                let name = std::str::from_utf8(name).ok()?;
+                let name = read(name)?;
                 self.names.statements.get(name)?.clone()
             }
             Asked::Unnamed { sql, types, .. } => {
@@ -107,15 +114,16 @@ impl Session<'_> {
 
     /// The unnamed statement, which has this text from now on if that is a read.
     fn unnamed(&mut self, sql: &[u8], types: Types<'_>) -> Option<&Held> {
+        let sql_text = read(sql)?;
         let statements = &mut self.names.statements;
         let before = statements.get_mut("");
         let same = before.filter(|before| before.is_same_as(sql, types.iter()));
         match same {
             Some(same) => same.since = Moment::now(),
             None => {
-                let (sql, types) = (std::str::from_utf8(sql).ok()?, types.iter().collect());
+                let types = types.iter().collect();
                 let (registry, plans) = (&self.services.prepared, &self.services.plans);
-                let new = registry.alone(sql, types, None, plans);
+                let new = registry.alone(sql_text, types, None, plans);
                 if !only_reads(new.plan()?) {
                     return None;
                 }
@@ -307,6 +315,12 @@ impl Session<'_> {
             self.names.statements.remove("");
         }
     }
+}
+
+/// A text as it came, if nothing in it looks like a character that stands for another.
+fn read(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok();
+    text.filter(|text| !is_unread(text))
 }
 
 fn only_reads(plan: &Plan) -> bool {
