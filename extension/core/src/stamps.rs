@@ -8,7 +8,8 @@
 //!
 //! That holds as long as the clock is not set back. The distance between the wall clock and one
 //! that only moves forward tells: when it changes, the ring starts anew. What was written before
-//! the new first sample is covered by it, whatever it is stamped.
+//! the new first sample is covered by it, whatever it is stamped. A clock that is set back and set
+//! right again between two looks at it is not noticed.
 
 use crate::lsn::Lsn;
 
@@ -291,7 +292,7 @@ mod tests {
                     self.wall_us += us;
                     self.monotonic_us += us;
                 }
-                Happening::Set { by_us } => self.wall_us += by_us,
+                Happening::Set { by_us } if !self.is_set_unseen() => self.wall_us += by_us,
                 Happening::Begin => {
                     self.pending.push((self.wall_us, self.began));
                     self.began += 1;
@@ -316,8 +317,17 @@ mod tests {
                         self.ask(stamp);
                     }
                 }
-                Happening::Write { .. } | Happening::Note { .. } => {}
+                Happening::Set { .. } | Happening::Write { .. } | Happening::Note { .. } => {}
             }
+        }
+
+        /// Whether the clock was set since a look that still counts. If it were set once more, the
+        /// two could cancel out.
+        fn is_set_unseen(&self) -> bool {
+            let looks = self.sampling.iter().map(|(look, _)| look.distance());
+            let now = self.now().distance();
+            let unseen = |then: i64| then.abs_diff(now) > TOLERANCE_US as u64;
+            looks.chain(self.ring.distance).any(unseen)
         }
 
         fn ask(&mut self, stamp: i64) {
