@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use crate::client::{Client, Login};
 use crate::cluster::Cluster;
 use crate::wait::wait_until;
+use crate::wire::Wire;
 
 const TABLES: [&str; 7] = [
     "CREATE TABLE tenants (id bigint PRIMARY KEY, shard_id int)",
@@ -88,6 +89,14 @@ pub fn plain(cluster: &Cluster, shim: usize) -> Login {
         options: String::new(),
         ..cluster.login(shim)
     }
+}
+
+/// The application through a shim, message by message.
+///
+/// # Errors
+/// When the login fails.
+pub async fn wire(cluster: &Cluster, shim: usize) -> anyhow::Result<Wire> {
+    Wire::connect(&plain(cluster, shim)).await
 }
 
 /// Rows of a table that match, on one shard.

@@ -142,6 +142,7 @@ impl Worker {
                 Err(_) => {
                     // The shim is gone for now: a test that kills it counts on clients coming back.
                     account.broken += 1;
+                    // It does not tell when it is back; asking without pause would only hold it up.
                     tokio::time::sleep(Duration::from_millis(50)).await;
                     continue;
                 }

@@ -411,6 +411,28 @@ pub fn value(messages: &[Message]) -> Option<String> {
     rows(messages).into_iter().next()?.into_iter().next()?
 }
 
+/// The first value that a simple query answers with.
+///
+/// # Errors
+/// When it answers with none.
+pub async fn ask(client: &mut Wire, sql: &str) -> anyhow::Result<String> {
+    let answers = client.query(sql).await?;
+    value(&answers).with_context(|| format!("{sql}: {}", shape(&answers)))
+}
+
+/// Checks the first value that a simple query answers with.
+///
+/// # Errors
+/// When it is another one.
+pub async fn expect(client: &mut Wire, sql: &str, expected: &str) -> anyhow::Result<()> {
+    let found = ask(client, sql).await?;
+    ensure!(
+        found == expected,
+        "{sql}: {found:?} instead of {expected:?}"
+    );
+    Ok(())
+}
+
 /// The fields of an error or a notice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fields(pub BTreeMap<char, String>);

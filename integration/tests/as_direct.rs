@@ -14,12 +14,7 @@ const TRANSACTION: usize = 0;
 const SESSION: usize = 1;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(1).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

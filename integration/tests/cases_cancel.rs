@@ -17,12 +17,7 @@ const NARROW: usize = 1;
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

@@ -22,12 +22,7 @@ const BOUND_KB: u64 = 64 * 1024;
 const MB: usize = 1 << 20;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(1).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

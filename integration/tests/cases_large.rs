@@ -23,12 +23,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MB: usize = 1 << 20;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 1,
-    };
+    let shape = Shape::shards(1);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

@@ -62,12 +62,7 @@ SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
 ];
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 1,
-    };
+    let shape = Shape::shards(1);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

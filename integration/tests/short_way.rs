@@ -20,12 +20,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ROWS: u32 = 5000;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(1).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

@@ -2,35 +2,12 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use pgdog_shim::server::{Claim, Leader, Lease, PoolSettings, Pools};
+use pgdog_shim::server::{Claim, Leader, PoolSettings, Pools};
 
 mod server_support;
-use server_support::{LIMIT, Poll, connect, endpoint, login, wait_for};
-
-fn pools(size: usize) -> Arc<Pools> {
-    Pools::new(PoolSettings {
-        size,
-        ..PoolSettings::default()
-    })
-}
-
-async fn lend(pools: &Pools) -> Lease {
-    pools
-        .checkout(&endpoint(), &login("trusted"), LIMIT)
-        .await
-        .unwrap()
-}
-
-/// Waits until a condition on the pools holds.
-async fn until(pools: &Pools, what: &str, condition: impl Fn(&Pools) -> bool) {
-    let mut poll = Poll::new();
-    while !condition(pools) {
-        poll.next(what).await;
-    }
-}
+use server_support::{LIMIT, connect, endpoint, lend, login, pools, until, wait_for};
 
 #[tokio::test]
 async fn a_used_pool_keeps_its_minimum_open() {

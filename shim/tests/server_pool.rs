@@ -13,29 +13,7 @@ use pgdog_shim::proto::{Frame, frontend};
 use pgdog_shim::server::{Lease, Login, PoolSettings, Pools, ServerError, ServerState};
 
 mod server_support;
-use server_support::{LIMIT, Poll, connect, endpoint, login, scripted, wait_for};
-
-fn pools(size: usize) -> Arc<Pools> {
-    Pools::new(PoolSettings {
-        size,
-        ..PoolSettings::default()
-    })
-}
-
-async fn lend(pools: &Pools) -> Lease {
-    pools
-        .checkout(&endpoint(), &login("trusted"), LIMIT)
-        .await
-        .unwrap()
-}
-
-/// Waits until a condition on the pools holds.
-async fn until(pools: &Pools, what: &str, condition: impl Fn(&Pools) -> bool) {
-    let mut poll = Poll::new();
-    while !condition(pools) {
-        poll.next(what).await;
-    }
-}
+use server_support::{LIMIT, connect, endpoint, lend, login, pools, scripted, until, wait_for};
 
 fn query(sql: &str) -> BytesMut {
     let mut out = BytesMut::new();

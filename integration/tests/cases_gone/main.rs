@@ -22,12 +22,7 @@ const FIVE: usize = 2;
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 0,
-        shims: 3,
-    };
+    let shape = Shape::shards(2).shims(3);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

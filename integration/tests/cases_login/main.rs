@@ -36,12 +36,7 @@ use versions::{
 };
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 0,
-        shims: 1,
-    };
+    let shape = Shape::shards(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

@@ -3,11 +3,11 @@
 use anyhow::ensure;
 use futures_util::future::try_join_all;
 use pgdog_integration::client::Client;
-use pgdog_integration::fixture::direct;
-use pgdog_integration::wire::{Batch, Wire, shape, value};
+use pgdog_integration::fixture::{direct, wire};
+use pgdog_integration::wire::{Batch, Wire, ask, expect, shape, value};
 use pgdog_integration::{Cluster, wait_until};
 
-use crate::{LIMIT, OTHER, TWO, ask, done, expect, pinned, wire};
+use crate::{LIMIT, OTHER, TWO, done, pinned};
 
 const CODE: [&str; 9] = [
     "CREATE FUNCTION takes() RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_lock(56)'",

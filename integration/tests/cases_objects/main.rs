@@ -6,12 +6,12 @@ mod code;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use futures_util::future::try_join_all;
 use pgdog_integration::client::Client;
 use pgdog_integration::faults::kill_server;
-use pgdog_integration::fixture::{configure, direct, plain};
-use pgdog_integration::wire::{Message, Wire, shape, value};
+use pgdog_integration::fixture::{configure, direct, wire};
+use pgdog_integration::wire::{Message, Wire, ask, expect, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 
 use code::{
@@ -28,12 +28,7 @@ const OTHER: usize = 1;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 1,
-        spares: 0,
-        shims: 2,
-    };
+    let shape = Shape::shards(1).replicas(1).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),
@@ -62,24 +57,6 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
         configure(cluster, shim, &lines).await?;
     }
     code::define(cluster).await
-}
-
-async fn wire(cluster: &Cluster, shim: usize) -> anyhow::Result<Wire> {
-    Wire::connect(&plain(cluster, shim)).await
-}
-
-async fn ask(client: &mut Wire, sql: &str) -> anyhow::Result<String> {
-    let answers = client.query(sql).await?;
-    value(&answers).with_context(|| format!("{sql}: {}", shape(&answers)))
-}
-
-async fn expect(client: &mut Wire, sql: &str, expected: &str) -> anyhow::Result<()> {
-    let found = ask(client, sql).await?;
-    ensure!(
-        found == expected,
-        "{sql}: {found:?} instead of {expected:?}"
-    );
-    Ok(())
 }
 
 async fn done(client: &mut Wire, sql: &str) -> anyhow::Result<()> {

@@ -29,12 +29,7 @@ const THREE: usize = 3;
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 4,
-    };
+    let shape = Shape::shards(1).shims(4);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use pgdog_integration::client::{Client, Login};
-use pgdog_integration::fixture::{configure, direct, plain};
-use pgdog_integration::wire::{Batch, Wire, shape, value};
+use pgdog_integration::fixture::{configure, direct, plain, wire};
+use pgdog_integration::wire::{Batch, Wire, ask, expect, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
 use modes::{
@@ -24,12 +24,7 @@ const SESSION: usize = 1;
 const STATEMENT: usize = 2;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 1,
-        replicas: 0,
-        spares: 0,
-        shims: 3,
-    };
+    let shape = Shape::shards(1).shims(3);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),
@@ -73,24 +68,6 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
     client
         .batch_execute("CREATE TABLE public.t (a int); INSERT INTO t VALUES (1)")
         .await?;
-    Ok(())
-}
-
-async fn wire(cluster: &Cluster, shim: usize) -> anyhow::Result<Wire> {
-    Wire::connect(&plain(cluster, shim)).await
-}
-
-async fn ask(client: &mut Wire, sql: &str) -> anyhow::Result<String> {
-    let answers = client.query(sql).await?;
-    value(&answers).with_context(|| format!("{sql}: {}", shape(&answers)))
-}
-
-async fn expect(client: &mut Wire, sql: &str, expected: &str) -> anyhow::Result<()> {
-    let found = ask(client, sql).await?;
-    ensure!(
-        found == expected,
-        "{sql}: {found:?} instead of {expected:?}"
-    );
     Ok(())
 }
 

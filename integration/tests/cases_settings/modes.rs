@@ -3,10 +3,10 @@
 use anyhow::{Context as _, ensure};
 use pgdog_integration::Cluster;
 use pgdog_integration::client::{Client, sqlstate};
-use pgdog_integration::fixture::plain;
-use pgdog_integration::wire::{Batch, shape};
+use pgdog_integration::fixture::{plain, wire};
+use pgdog_integration::wire::{Batch, ask, expect, shape};
 
-use crate::{SESSION, STATEMENT, ask, expect, wire};
+use crate::{SESSION, STATEMENT};
 
 pub async fn session_mode_keeps_everything_and_leaves_nothing(
     cluster: &Cluster,

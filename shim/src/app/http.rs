@@ -52,6 +52,7 @@ pub async fn serve(process: Arc<Process>, port: u16, page: Page) -> anyhow::Resu
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept an HTTP client");
+                    // Out of descriptors, say: nobody tells when there are some again.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -47,6 +47,7 @@ pub(super) async fn follow(link: &Link, task: &str, until: Until) -> anyhow::Res
             view.end();
             return Ok(row);
         }
+        // The admin database answers questions and tells nothing by itself.
         tokio::time::sleep(POLL).await;
     }
 }

@@ -52,6 +52,7 @@ pub(super) async fn run(cluster: &Cluster) {
         }
         tokio::select! {
             () = cluster.stopped() => return,
+            // A heartbeat is a matter of time: the others take who is silent for dead.
             () = tokio::time::sleep(PERIOD) => {}
         }
     }

@@ -12,12 +12,12 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use pgdog_shim::proto::{Frame, backend, startup};
-use pgdog_shim::server::{Conn, Endpoint, Login, Secret};
+use pgdog_shim::server::{Conn, Endpoint, Lease, Login, PoolSettings, Pools, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Interval;
 
@@ -277,5 +277,29 @@ async fn asked(io: &mut tokio::net::TcpStream) -> bool {
         backend::command_complete("SELECT 0", &mut out);
         backend::ready_for_query(pgdog_shim::proto::TxStatus::Idle, &mut out);
         io.write_all(&out).await.unwrap();
+    }
+}
+
+/// Pools of so many connections each.
+pub fn pools(size: usize) -> Arc<Pools> {
+    Pools::new(PoolSettings {
+        size,
+        ..PoolSettings::default()
+    })
+}
+
+/// A connection without a password.
+pub async fn lend(pools: &Pools) -> Lease {
+    pools
+        .checkout(&endpoint(), &login("trusted"), LIMIT)
+        .await
+        .unwrap()
+}
+
+/// Waits until a condition on the pools holds.
+pub async fn until(pools: &Pools, what: &str, condition: impl Fn(&Pools) -> bool) {
+    let mut poll = Poll::new();
+    while !condition(pools) {
+        poll.next(what).await;
     }
 }
