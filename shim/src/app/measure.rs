@@ -1,8 +1,10 @@
 //! The process in numbers.
 
+use std::sync::Arc;
+
 use super::host::Process;
 use crate::admin::Host as _;
-use crate::nodes::{Outcome, Role, WAIT_BOUNDS_MS};
+use crate::nodes::{Cluster, Outcome, Position, Role, WAIT_BOUNDS_MS};
 use crate::observe::LoginEnd;
 use crate::observe::metrics::Kind::{Counter, Gauge};
 use crate::observe::metrics::Metric;
@@ -135,6 +137,41 @@ fn pools(process: &Process) -> Vec<Metric> {
     metrics.to_vec()
 }
 
+/// A node of a shard, with what names it in metrics.
+struct Node {
+    cluster: Arc<Cluster>,
+    position: Position,
+    shard: String,
+    port: String,
+}
+
+impl Node {
+    fn labels(&self) -> [(&'static str, &str); 4] {
+        [
+            ("database", self.cluster.name()),
+            ("shard", &self.shard),
+            ("host", &self.position.address.host),
+            ("port", &self.port),
+        ]
+    }
+}
+
+fn every_node(process: &Process) -> Vec<Node> {
+    let mut all = Vec::new();
+    for cluster in process.clusters() {
+        for shard in &cluster.topology().shards {
+            let positions = cluster.positions(shard.shard).into_iter();
+            all.extend(positions.map(|position| Node {
+                cluster: cluster.clone(),
+                shard: shard.shard.to_string(),
+                port: position.address.port.to_string(),
+                position,
+            }));
+        }
+    }
+    all
+}
+
 fn nodes(process: &Process) -> Vec<Metric> {
     let mut up = Metric::new(
         "node_up",
@@ -142,22 +179,12 @@ fn nodes(process: &Process) -> Vec<Metric> {
         "Whether the last look at a node succeeded.",
     );
     let mut primary = Metric::new("node_primary", Gauge, "Whether a node takes the writes.");
-    for cluster in process.clusters() {
-        for shard in &cluster.topology().shards {
-            for position in cluster.positions(shard.shard) {
-                let (number, port) = (shard.shard.to_string(), position.address.port.to_string());
-                let labels = [
-                    ("database", cluster.name()),
-                    ("shard", number.as_str()),
-                    ("host", position.address.host.as_str()),
-                    ("port", port.as_str()),
-                ];
-                let is_up = cluster.error_of(&position.address).is_none();
-                let is_primary = position.role == Role::Primary;
-                up = up.with(&labels, f64::from(u8::from(is_up)));
-                primary = primary.with(&labels, f64::from(u8::from(is_primary)));
-            }
-        }
+    for node in every_node(process) {
+        let labels = node.labels();
+        let is_up = node.cluster.error_of(&node.position.address).is_none();
+        let is_primary = node.position.role == Role::Primary;
+        up = up.with(&labels, f64::from(u8::from(is_up)));
+        primary = primary.with(&labels, f64::from(u8::from(is_primary)));
     }
     vec![up, primary]
 }
@@ -178,30 +205,20 @@ fn floors(process: &Process) -> Vec<Metric> {
         Counter,
         "Time that reads waited for their floor.",
     );
-    for cluster in process.clusters() {
-        for shard in &cluster.topology().shards {
-            for position in cluster.positions(shard.shard) {
-                let (number, port) = (shard.shard.to_string(), position.address.port.to_string());
-                let labels = [
-                    ("database", cluster.name()),
-                    ("shard", number.as_str()),
-                    ("host", position.address.host.as_str()),
-                    ("port", port.as_str()),
-                ];
-                let tallied = cluster.tallied(&position.address);
-                for outcome in Outcome::ALL {
-                    let labels = [&labels[..], &[("outcome", outcome.as_str())]].concat();
-                    reads = reads.with(&labels, tallied.of(outcome) as f64);
-                }
-                let bounds = WAIT_BOUNDS_MS.iter().map(ToString::to_string);
-                let bounds = bounds.chain(std::iter::once("+Inf".to_owned()));
-                for (bound, count) in bounds.zip(tallied.waits) {
-                    let labels = [&labels[..], &[("up_to_ms", bound.as_str())]].concat();
-                    waits = waits.with(&labels, count as f64);
-                }
-                waited = waited.with(&labels, tallied.waited_ms as f64 / 1e3);
-            }
+    for node in every_node(process) {
+        let labels = node.labels();
+        let tallied = node.cluster.tallied(&node.position.address);
+        for outcome in Outcome::ALL {
+            let labels = [&labels[..], &[("outcome", outcome.as_str())]].concat();
+            reads = reads.with(&labels, tallied.of(outcome) as f64);
         }
+        let bounds = WAIT_BOUNDS_MS.iter().map(ToString::to_string);
+        let bounds = bounds.chain(std::iter::once("+Inf".to_owned()));
+        for (bound, count) in bounds.zip(tallied.waits) {
+            let labels = [&labels[..], &[("up_to_ms", bound.as_str())]].concat();
+            waits = waits.with(&labels, count as f64);
+        }
+        waited = waited.with(&labels, tallied.waited_ms as f64 / 1e3);
     }
     vec![reads, waits, waited]
 }
