@@ -17,7 +17,7 @@ pub struct Left {
     /// Temporary relations, locks, cursors and the like have come or gone.
     pub objects: bool,
     /// A library or a link, which stays as long as the connection.
-    pub library: bool,
+    pub loaded: bool,
     /// random() can be foretold.
     pub seed: bool,
     /// Parameters that have other values, in lower case.
@@ -27,7 +27,7 @@ pub struct Left {
 impl Left {
     /// Whether no reset takes it away.
     pub fn lasts(&self) -> bool {
-        self.library || self.seed
+        self.loaded || self.seed
     }
 
     fn note(&mut self, report: &str) {
@@ -43,7 +43,7 @@ impl Left {
                     }
                 }
                 // A word of a newer extension counts as what is kept longest.
-                (_, None) => self.library = true,
+                (_, None) => self.loaded = true,
             }
         }
     }

@@ -40,7 +40,7 @@ impl Session<'_> {
         let Some(left) = participant.lease.left().cloned() else {
             return true;
         };
-        let mut reason = match (left.library, left.seed) {
+        let mut reason = match (left.loaded, left.seed) {
             (true, _) => Some(LOAD),
             (false, true) => Some(SEED),
             (false, false) => left.objects.then_some(MAYBE),
