@@ -209,6 +209,29 @@ pub fn strictest(
         .max_by_key(|&(lsn, timeline)| (strange((lsn, timeline)), lsn, timeline))
 }
 
+/// A floor as a server is to check it. A bare position lies in the shard's history as far as that is
+/// known: a server that has come as far on another timeline does not have it.
+#[must_use]
+pub fn located((lsn, timeline): Position, lineage: &Lineage) -> Position {
+    let earlier = lineage.forks.iter().filter(|fork| lsn <= fork.ended_at);
+    let holder = earlier.map(|fork| fork.timeline).min();
+    (lsn, timeline.or(holder).or(lineage.current))
+}
+
+/// What a server has shown to have replayed, by the check of one of its lives, as an addition to a
+/// sample of that (life, timeline); `None` if it adds nothing.
+///
+/// Only what lies on the sample's own timeline counts: the server may be on a later one by now,
+/// whose positions say nothing about this one.
+#[must_use]
+pub fn shown(
+    (life, timeline): (&Incarnation, Option<Timeline>),
+    by: &Incarnation,
+    (lsn, of): Position,
+) -> Option<Lsn> {
+    (life == by && timeline.is_some() && timeline == of).then_some(lsn)
+}
+
 /// How soon it is worth asking again when no candidate can even take a guard.
 const RESAMPLE_MS: u64 = 10;
 

@@ -67,6 +67,9 @@ enum Happening {
     Follow {
         server: usize,
     },
+    Rewind {
+        server: usize,
+    },
     Probe {
         server: usize,
     },
@@ -101,6 +104,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (server(), server()).prop_map(|(server, from)| H::Reclone { server, from }),
         1 => server().prop_map(|server| H::Promote { server }),
         2 => server().prop_map(|server| H::Follow { server }),
+        1 => server().prop_map(|server| H::Rewind { server }),
         6 => server().prop_map(|server| H::Probe { server }),
         6 => (0usize..8, any::<bool>()).prop_map(|(nth, keep)| H::Deliver { nth, keep }),
         4 => server().prop_map(|server| H::Connect { server }),
@@ -159,6 +163,22 @@ impl World {
             left = left.min(self.branches[at].forked_at);
             at = self.branches[at].parent;
         }
+    }
+
+    /// How far two histories are the same.
+    fn common(&self, one: usize, other: usize) -> Lsn {
+        let shared = (0..self.branches.len())
+            .filter_map(|branch| Some(self.left(one, branch)?.min(self.left(other, branch)?)));
+        shared.max().unwrap_or_default()
+    }
+
+    /// The branch of a history that holds a position.
+    fn holder(&self, history: usize, lsn: Lsn) -> usize {
+        let mut branch = history;
+        while branch != 0 && lsn < self.branches[branch].forked_at {
+            branch = self.branches[branch].parent;
+        }
+        branch
     }
 
     /// The truth: does this server have everything up to `lsn` of `timeline`'s history?
@@ -231,6 +251,20 @@ impl World {
                     self.servers[server].branch = self.current;
                 }
             }
+            // It is taken back to where its history left the current one, and follows that.
+            Happening::Rewind { server } => {
+                let life = self.new_life();
+                let (branch, replayed) =
+                    (self.servers[server].branch, self.servers[server].replayed);
+                let replayed = replayed.min(self.common(self.current, branch));
+                let branch = self.holder(self.current, replayed);
+                self.servers[server] = Server {
+                    life,
+                    branch,
+                    replayed,
+                    up: false,
+                };
+            }
             _ => {}
         }
     }
@@ -272,6 +306,38 @@ impl World {
         }
     }
 
+    /// What a guard has proved is noted, as the shim does.
+    fn learn(&mut self, read: &Happening) {
+        let Happening::Read {
+            token,
+            bare,
+            budget_ms,
+            primary,
+        } = *read
+        else {
+            return;
+        };
+        let Some(floor) = self.floor(token, bare) else {
+            return;
+        };
+        let (decision, served) = self.read(floor, budget_ms, primary);
+        let (Decision::Guard { .. }, Some(at)) = (decision, served) else {
+            return;
+        };
+        let (incarnation, proved) = (self.incarnation(at), located(floor, &self.lineage));
+        if let Some(sample) = &mut self.candidates[at].sample {
+            let life = (&sample.incarnation, sample.timeline);
+            sample.replayed = sample.replayed.max(shown(life, &incarnation, proved));
+        }
+    }
+
+    /// A bare position lies on whatever timeline the shim takes for the current one.
+    fn floor(&self, token: usize, bare: bool) -> Option<Position> {
+        let count = self.tokens.len().max(1);
+        let (lsn, timeline) = *self.tokens.get(token % count)?;
+        Some((lsn, (!bare).then_some(timeline)))
+    }
+
     fn incarnation(&self, server: usize) -> Incarnation {
         Incarnation(format!("life {}", self.servers[server].life))
     }
@@ -309,10 +375,10 @@ impl World {
             .then_some(server),
             // The guard runs on the server as it is now, and tells the truth.
             Decision::Guard { candidate, .. } => {
-                let timeline = floor.1.or(self.lineage.current).map(|t| t.0 as usize - 1);
+                let (lsn, timeline) = located(floor, &self.lineage);
                 let server = &self.servers[candidate];
                 timeline
-                    .is_some_and(|t| self.has(server, floor.0, t))
+                    .is_some_and(|t| self.has(server, lsn, t.0 as usize - 1))
                     .then_some(candidate)
             }
             Decision::Wait { .. }
@@ -335,10 +401,10 @@ fn check(world: &World, read: &Happening) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let Some(&(lsn, timeline)) = world.tokens.get(token % world.tokens.len().max(1)) else {
+    let Some(floor) = world.floor(token, bare) else {
         return Ok(());
     };
-    let floor = (lsn, (!bare).then_some(timeline));
+    let (lsn, timeline) = world.tokens[token % world.tokens.len()];
     let (decision, server) = world.read(floor, budget_ms, primary);
     if let Some(at) = server {
         let server = &world.servers[at];
@@ -399,6 +465,7 @@ proptest! {
             if let Err(broken) = check(&world, happening) {
                 prop_assert!(false, "{broken}\n{world:#?}");
             }
+            world.learn(happening);
         }
     }
 }
