@@ -73,8 +73,20 @@ pub fn kill_server(server: &Server) -> anyhow::Result<Killed> {
 /// # Errors
 /// When it does not run, or goes on running.
 pub async fn stop_server(server: &Server) -> anyhow::Result<Killed> {
+    end_server(server, Signal::SIGINT).await
+}
+
+/// Stops a server at once, as `pg_ctl -m immediate` does.
+///
+/// # Errors
+/// When it does not run, or goes on running.
+pub async fn quit_server(server: &Server) -> anyhow::Result<Killed> {
+    end_server(server, Signal::SIGQUIT).await
+}
+
+async fn end_server(server: &Server, how: Signal) -> anyhow::Result<Killed> {
     let (pid, killed) = running(server)?;
-    kill(pid, Signal::SIGINT)?;
+    kill(pid, how)?;
     wait_until("the end of the server", LIMIT, || async {
         let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
         Ok((!server.data.join("postmaster.pid").exists()).then_some(()))
@@ -94,6 +106,131 @@ fn running(server: &Server) -> anyhow::Result<(Pid, Killed)> {
     let program = words.next().context("the server has no command line")?;
     let arguments = words.collect();
     Ok((Pid::from_raw(pid), Killed { program, arguments }))
+}
+
+/// Kills one process of a server with -9; false if there is none of that kind.
+///
+/// The server takes all others down and starts anew by itself.
+///
+/// # Errors
+/// When the server cannot be asked.
+pub async fn kill_process(
+    cluster: &Cluster,
+    server: &Server,
+    condition: &str,
+) -> anyhow::Result<bool> {
+    let node = cluster.node(server).await?;
+    let sql = format!(
+        "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND ({condition}) LIMIT 1"
+    );
+    let Some(pid) = node.rows(&sql).await?.into_iter().flatten().next() else {
+        return Ok(false);
+    };
+    // It may have ended by itself meanwhile.
+    let _ = kill(Pid::from_raw(pid.parse()?), Signal::SIGKILL);
+    Ok(true)
+}
+
+/// Replaces a server by a copy of another one, behind the same port, that follows it.
+///
+/// # Errors
+/// When the copy cannot be made or does not come up.
+pub async fn clone_server(
+    cluster: &Cluster,
+    source: &Server,
+    target: &Server,
+) -> anyhow::Result<()> {
+    let stopped = quit_server(target).await?;
+    clone_stopped(cluster, source, (target, &stopped)).await
+}
+
+/// As [`clone_server`], of one that was stopped or killed.
+///
+/// # Errors
+/// As [`clone_server`].
+pub async fn clone_stopped(
+    cluster: &Cluster,
+    source: &Server,
+    (target, stopped): (&Server, &Killed),
+) -> anyhow::Result<()> {
+    // The last process of a killed server may still write there.
+    wait_until("the old data directory is gone", LIMIT, || async {
+        match std::fs::remove_dir_all(&target.data) {
+            Ok(()) => Ok(Some(())),
+            Err(_) => Ok(None),
+        }
+    })
+    .await?;
+    let superuser = &cluster.description().superuser;
+    let programs = std::path::Path::new(&stopped.program)
+        .parent()
+        .context("a server without a directory of programs")?;
+    let mut backup = Command::new(programs.join("pg_basebackup"));
+    as_postgres(&mut backup)?;
+    let made = backup
+        .args(["--checkpoint=fast", "--wal-method=stream", "--no-sync"])
+        .args(["--write-recovery-conf", "--dbname"])
+        .arg(format!(
+            "host=127.0.0.1 port={} user={} application_name=clone",
+            source.port, superuser.user
+        ))
+        .arg("--pgdata")
+        .arg(&target.data)
+        .current_dir(cluster.dir())
+        .env("PGPASSWORD", &superuser.password)
+        .stdin(Stdio::null())
+        .output()?;
+    ensure!(
+        made.status.success(),
+        "pg_basebackup: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    for (file, line) in [
+        ("postgresql.conf", format!("port = {}\n", target.port)),
+        (
+            "postgresql.auto.conf",
+            "primary_slot_name = ''\n".to_owned(),
+        ),
+    ] {
+        let path = target.data.join(file);
+        let text = std::fs::read_to_string(&path)?;
+        std::fs::write(&path, text + &line)?;
+    }
+    stopped.restart(cluster, target).await
+}
+
+/// Makes standbys follow another server than their primary of before.
+///
+/// # Errors
+/// When one of them cannot be told.
+pub async fn follow(
+    cluster: &Cluster,
+    standbys: &[&Server],
+    (old, new): (&Server, &Server),
+) -> anyhow::Result<()> {
+    for standby in standbys {
+        let node = cluster.node(standby).await?;
+        let conninfo = node.value("SHOW primary_conninfo").await?;
+        let (old, new) = (format!("port={}", old.port), format!("port={}", new.port));
+        let conninfo = conninfo.replace(&old, &new).replace('\'', "''");
+        for sql in [
+            &format!("ALTER SYSTEM SET primary_conninfo = '{conninfo}'"),
+            "ALTER SYSTEM SET primary_slot_name = ''",
+            "SELECT pg_reload_conf()",
+        ] {
+            node.batch_execute(sql).await.context(sql.to_owned())?;
+        }
+    }
+    Ok(())
+}
+
+/// Servers and their programs do not run as root.
+fn as_postgres(command: &mut Command) -> anyhow::Result<()> {
+    if nix::unistd::getuid().is_root() {
+        let user = User::from_name("postgres")?.context("no user postgres")?;
+        command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
+    }
+    Ok(())
 }
 
 /// How to start a killed server again.
@@ -133,10 +270,7 @@ impl Killed {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0);
-        if nix::unistd::getuid().is_root() {
-            let user = User::from_name("postgres")?.context("no user postgres")?;
-            command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
-        }
+        as_postgres(&mut command)?;
         Ok(command)
     }
 }

@@ -6,6 +6,8 @@
 //! | `client` | a connection that also keeps what the server pushes |
 //! | `wait` | conditions with a deadline |
 //! | `wire` | a client that speaks the protocol message by message |
+//! | `counter` | a relay that notes what a server is asked |
+//! | `http` | the pages that a shim serves |
 //! | `fixture` | the tables of the required cases, shims configured for them |
 //! | `pgbench` | pgbench as a client |
 //! | `suite` | several claims checked on one cluster |
@@ -15,8 +17,10 @@
 
 pub mod client;
 pub mod cluster;
+pub mod counter;
 pub mod faults;
 pub mod fixture;
+pub mod http;
 pub mod load;
 pub mod pgbench;
 pub mod shop;

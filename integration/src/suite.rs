@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use crate::cluster::{Cluster, Logs, Shape};
 
 /// How long a single claim may take.
-const LIMIT: Duration = Duration::from_secs(180);
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// A claim: its name and how it is checked.
 pub type Claim = (
@@ -34,6 +34,11 @@ macro_rules! claims {
 ///
 /// `prepare` lays the data that all of them need.
 pub fn run(shape: Shape, prepare: Claim, claims: &[Claim]) -> ExitCode {
+    run_within(LIMIT, shape, prepare, claims)
+}
+
+/// As [`run`], where a single claim may take so long.
+pub fn run_within(limit: Duration, shape: Shape, prepare: Claim, claims: &[Claim]) -> ExitCode {
     let filter = std::env::args()
         .skip(1)
         .find(|a| !a.starts_with('-'))
@@ -45,7 +50,7 @@ pub fn run(shape: Shape, prepare: Claim, claims: &[Claim]) -> ExitCode {
     println!("\nrunning {} tests", chosen.len());
     let failed = match chosen.is_empty() {
         true => 0,
-        false => run_on_cluster(shape, prepare, &chosen),
+        false => run_on_cluster(limit, shape, prepare, &chosen),
     };
     let passed = chosen.len() - failed;
     let word = if failed == 0 { "ok" } else { "FAILED" };
@@ -57,7 +62,7 @@ pub fn run(shape: Shape, prepare: Claim, claims: &[Claim]) -> ExitCode {
     }
 }
 
-fn run_on_cluster(shape: Shape, prepare: Claim, chosen: &[&Claim]) -> usize {
+fn run_on_cluster(limit: Duration, shape: Shape, prepare: Claim, chosen: &[&Claim]) -> usize {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -69,7 +74,7 @@ fn run_on_cluster(shape: Shape, prepare: Claim, chosen: &[&Claim]) -> usize {
         }
     };
     let started = Cluster::start(shape).and_then(|cluster| {
-        runtime.block_on(check(&prepare, &cluster))?;
+        runtime.block_on(check(limit, &prepare, &cluster))?;
         Ok(cluster)
     });
     let cluster = match started {
@@ -82,7 +87,7 @@ fn run_on_cluster(shape: Shape, prepare: Claim, chosen: &[&Claim]) -> usize {
     let mut failed = 0;
     for claim in chosen {
         let began = Instant::now();
-        match runtime.block_on(check(claim, &cluster)) {
+        match runtime.block_on(check(limit, claim, &cluster)) {
             Ok(()) => println!(
                 "test {} ... ok ({:.1} s)",
                 claim.0,
@@ -106,9 +111,9 @@ fn run_on_cluster(shape: Shape, prepare: Claim, chosen: &[&Claim]) -> usize {
     failed
 }
 
-async fn check((name, body): &Claim, cluster: &Cluster) -> anyhow::Result<()> {
+async fn check(limit: Duration, (name, body): &Claim, cluster: &Cluster) -> anyhow::Result<()> {
     let body = AssertUnwindSafe(body(cluster)).catch_unwind();
-    match tokio::time::timeout(LIMIT, body).await {
+    match tokio::time::timeout(limit, body).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => {
             let text = panic
@@ -117,6 +122,6 @@ async fn check((name, body): &Claim, cluster: &Cluster) -> anyhow::Result<()> {
                 .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
             Err(anyhow!("panicked: {}", text.unwrap_or_default()))
         }
-        Err(_) => Err(anyhow!("not done after {} s", LIMIT.as_secs())).context(*name),
+        Err(_) => Err(anyhow!("not done after {} s", limit.as_secs())).context(*name),
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! One shard with two replicas behind two shims. The claim that promotes a replica comes last.
 
+mod balance;
 mod failover;
 mod stamps;
 
@@ -12,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use futures_util::future::try_join_all;
 use pgdog_integration::client::{Client, describe, sqlstate};
-use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
+use pgdog_integration::{Cluster, Shape, claims, faults, fixture, suite, wait_until};
 
+use balance::*;
 use failover::*;
 use stamps::*;
 
@@ -24,7 +26,12 @@ const REPLICAS: usize = 2;
 
 fn main() -> ExitCode {
     let shape = Shape::shards(1).replicas(2).shims(2);
-    suite::run(
+    let limit = match fixture::full_size() {
+        true => Duration::from_secs(3600),
+        false => suite::LIMIT,
+    };
+    suite::run_within(
+        limit,
         shape,
         ("prepare", |cluster| Box::pin(prepare(cluster))),
         claims![
@@ -40,6 +47,9 @@ fn main() -> ExitCode {
             r083_a_token_counts_on_every_instance,
             r085_positions_are_compared_as_numbers,
             show_floors_tells_what_became_of_reads,
+            reads_are_shared_out_as_the_strategy_says,
+            a_transaction_goes_where_its_strategy_says,
+            a_replica_too_far_behind_takes_no_reads,
             tokens_name_the_timeline,
             r084_a_write_lost_in_a_failover_is_said_to_be_lost,
         ],
@@ -47,11 +57,26 @@ fn main() -> ExitCode {
 }
 
 async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
-    let client = cluster.connect().await?;
-    client
-        .batch_execute("CREATE TABLE notes (id bigint PRIMARY KEY, body text)")
+    keep_stamps(cluster).await
+}
+
+/// Lets the primary tell the stamp of every commit, and makes the table.
+async fn keep_stamps(cluster: &Cluster) -> anyhow::Result<()> {
+    let node = cluster.primary(0).await?;
+    node.batch_execute("ALTER SYSTEM SET track_commit_timestamp = on")
         .await?;
-    Ok(())
+    let server = &cluster.shard(0)?.primary;
+    let stopped = faults::stop_server(server).await?;
+    stopped.restart(cluster, server).await?;
+    wait_until("the restarted primary", LIMIT, || async {
+        let Ok(client) = cluster.connect().await else {
+            return Ok(None);
+        };
+        let sql = "CREATE TABLE IF NOT EXISTS notes (id bigint PRIMARY KEY, body text)";
+        Ok(client.rows(sql).await.ok())
+    })
+    .await
+    .map(drop)
 }
 
 /// Pauses or resumes the replay of every replica.

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use pgdog_integration::client::Client;
-use pgdog_integration::{Cluster, wait_until};
+use pgdog_integration::{Cluster, fixture, wait_until};
 
 use super::{LIMIT, body_of, read_from_a_replica, role_of_answer, while_paused};
 
@@ -160,16 +160,22 @@ pub async fn min_commit_timestamp_is_set_and_taken_back_as_a_guc(
     Ok(())
 }
 
-/// Many commit at once; each reads under a moment just after its commit, on another connection.
+/// Commits of one of the clients that commit at once; 100 000 of all together at full size.
+fn rounds() -> usize {
+    if fixture::full_size() { 10_000 } else { 40 }
+}
+
+/// Many commit at once; each reads under the very stamp of its commit, on another connection.
 pub async fn every_commit_is_seen_under_its_own_timestamp(cluster: &Cluster) -> anyhow::Result<()> {
     let clients = (0..10).map(|client| async move {
         let (one, other) = (cluster.connect().await?, cluster.connect().await?);
         let primary = cluster.primary(0).await?;
-        for round in 0..30 {
-            let id = 900_000 + client * 1000 + round;
-            one.batch_execute(&format!("INSERT INTO notes VALUES ({id}, 'own')"))
-                .await?;
-            let moment = primary.value("SELECT clock_timestamp()").await?;
+        for round in 0..rounds() {
+            let id = (9_000_000 + client * 100_000 + round) as i64;
+            let insert = format!("INSERT INTO notes VALUES ({id}, 'own') RETURNING xmin");
+            let xid = one.value(&insert).await?;
+            let stamp = format!("SELECT pg_xact_commit_timestamp('{xid}'::xid)");
+            let moment = primary.value(&stamp).await?;
             other
                 .batch_execute(&format!("SET SERVER XACT TIMESTAMP '{moment}'"))
                 .await?;

@@ -7,37 +7,11 @@ use anyhow::{Context as _, ensure};
 use nix::sys::signal::Signal;
 use pgdog_integration::client::{Client, Login, sqlstate};
 use pgdog_integration::fixture::{configure, plain};
+use pgdog_integration::http::{free_port, get, metric};
 use pgdog_integration::wire::{Batch, Message, Wire};
 use pgdog_integration::{Cluster, wait_until};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A port that nobody has at the moment.
-pub fn free_port() -> anyhow::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
-}
-
-pub async fn get(port: u16, path: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
-}
-
-/// The value of a metric's first sample with that label.
-fn metric(text: &str, name: &str, label: &str) -> anyhow::Result<f64> {
-    let line = text
-        .lines()
-        .find(|line| line.starts_with(name) && line.contains(label))
-        .with_context(|| format!("no {name} with {label} in {text}"))?;
-    Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
-}
 
 /// Clients wait once, for 3 s; then nobody does. Seen in SHOW POOLS and in the metrics.
 pub async fn r152_the_oldest_wait_is_the_present_one(cluster: &Cluster) -> anyhow::Result<()> {

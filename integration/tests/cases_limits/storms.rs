@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::sync::{Barrier, Notify};
 
-use super::admin::{free_port, get};
+use pgdog_integration::http::{free_port, get};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

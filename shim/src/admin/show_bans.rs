@@ -4,6 +4,7 @@ use pgdog_core::fault::Fault;
 
 use super::command::cell;
 use super::{Admin, Args, Command, Output, place};
+use crate::nodes::Role;
 
 pub(super) const COMMAND: Command = Command {
     words: &["SHOW", "BANS"],
@@ -11,7 +12,8 @@ pub(super) const COMMAND: Command = Command {
     run: |admin, args| Box::pin(run(admin, args)),
 };
 
-/// PgDog's columns. A ban is of a node, whoever uses it, and has no end of its own.
+/// PgDog's columns. A ban is of a node, whoever uses it, and has no end of its own: it lasts until
+/// an operator lifts it, or until the node has caught up.
 const COLUMNS: &[&str] = &[
     "id",
     "database",
@@ -29,10 +31,10 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     args.none()?;
     let clusters = admin.host().clusters();
     let mut output = Output::table(COLUMNS);
-    for (id, (host, port, banned_ms)) in admin.host().bans().into_iter().enumerate() {
+    for (host, port, banned_ms) in admin.host().bans() {
         let (database, shard, role) = place(&clusters, &host, port);
         output.push(vec![
-            cell(id),
+            cell(output.rows.len()),
             database,
             None,
             Some(host),
@@ -43,6 +45,25 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
             None,
             cell(banned_ms),
         ]);
+    }
+    for cluster in &clusters {
+        for shard in &cluster.topology().shards {
+            let far = shard.replicas.iter();
+            for replica in far.filter(|replica| cluster.lags(&shard.primary, replica)) {
+                output.push(vec![
+                    cell(output.rows.len()),
+                    cell(cluster.name()),
+                    None,
+                    Some(replica.host.clone()),
+                    cell(replica.port),
+                    cell(shard.shard),
+                    cell(Role::Replica),
+                    Some("too far behind".to_owned()),
+                    None,
+                    None,
+                ]);
+            }
+        }
     }
     Ok(output)
 }

@@ -4,7 +4,7 @@ use pgdog_core::fault::Fault;
 
 use super::command::{cell, flag};
 use super::{Admin, Args, Command, Output};
-use crate::nodes::Role;
+use crate::nodes::{Lag, Role};
 
 pub(super) const COMMAND: Command = Command {
     words: &["SHOW", "REPLICATION"],
@@ -26,6 +26,7 @@ const COLUMNS: &[&str] = &[
     "pg_is_in_recovery",
     "received_lsn",
     "bytes_behind",
+    "too_far_behind",
     "replay_bytes_per_s",
     "timeline",
     "incarnation",
@@ -36,17 +37,14 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
     let mut output = Output::table(COLUMNS);
     for cluster in admin.host().clusters() {
         for shard in &cluster.topology().shards {
-            let positions = cluster.positions(shard.shard);
-            let primary = positions
-                .iter()
-                .find(|position| position.role == Role::Primary)
-                .and_then(|position| position.sample.as_ref()?.replayed);
-            for position in &positions {
+            for position in &cluster.positions(shard.shard) {
                 let sample = position.sample.as_ref();
                 let replayed = sample.and_then(|sample| sample.replayed);
-                let behind = primary
-                    .zip(replayed)
-                    .map(|(written, replayed)| written.0.saturating_sub(replayed.0));
+                let lag = match position.role {
+                    Role::Primary => sample.map(|_| Lag::default()),
+                    Role::Replica => cluster.lag(&shard.primary, &position.address),
+                };
+                let too_far = cluster.lags(&shard.primary, &position.address);
                 output.push(vec![
                     cell(output.rows.len()),
                     cell(cluster.name()),
@@ -55,12 +53,13 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
                     cell(position.address.port),
                     cell(shard.shard),
                     cell(position.role),
-                    sample.map(|sample| sample.lag_ms.unwrap_or(0).to_string()),
+                    lag.and_then(|lag| cell(lag.time.as_millis())),
                     replayed.and_then(cell),
                     sample.and_then(|sample| cell(sample.taken_at.elapsed().as_millis())),
                     sample.and_then(|_| flag(position.role == Role::Replica)),
                     sample.and_then(|sample| sample.received).and_then(cell),
-                    behind.and_then(cell),
+                    lag.and_then(|lag| cell(lag.bytes)),
+                    lag.and_then(|_| flag(position.role == Role::Replica && too_far)),
                     sample.map(|sample| format!("{:.0}", sample.replay_bytes_per_s)),
                     sample.and_then(|sample| cell(sample.timeline)),
                     sample.and_then(|sample| cell(&sample.incarnation)),

@@ -40,12 +40,14 @@ pub fn settings(config: &Config) -> Settings {
         reads: match general.read_write_split {
             ReadWriteSplit::IncludePrimary => Reads::AnyNode,
             ReadWriteSplit::ExcludePrimary => Reads::Replicas,
+            ReadWriteSplit::PreferPrimary => Reads::Primary,
         },
+        first_decides: general.read_write_strategy == ReadWriteStrategy::Aggressive,
         balancing: match general.load_balancing_strategy {
-            BalancingStrategy::Random | BalancingStrategy::LeastActiveConnections => {
-                Balancing::Random
-            }
+            BalancingStrategy::Random => Balancing::Random,
             BalancingStrategy::RoundRobin => Balancing::RoundRobin,
+            BalancingStrategy::LeastActiveConnections => Balancing::LeastActive,
+            BalancingStrategy::WeightedRoundRobin => Balancing::Weighted,
         },
         two_phase: general.two_phase_commit,
         values: Values {
@@ -61,23 +63,6 @@ pub fn settings(config: &Config) -> Settings {
         tcp: limits::tcp(&config.tcp),
         query_timeout: general.query_timeout.map(Into::into),
     }
-}
-
-/// Settings that are accepted and do not do yet what they say, for the log at start and reload.
-pub fn unserved(config: &Config) -> Vec<&'static str> {
-    let general = &config.general;
-    let cases = [
-        (
-            general.read_write_strategy == ReadWriteStrategy::Aggressive,
-            "read_write_strategy = \"aggressive\": transactions go to the primary",
-        ),
-        (
-            general.load_balancing_strategy == BalancingStrategy::LeastActiveConnections,
-            "load_balancing_strategy = \"least_active_connections\": replicas are chosen at random",
-        ),
-    ];
-    let told = cases.into_iter().filter(|(set, _)| *set);
-    told.map(|(_, text)| text).collect()
 }
 
 /// What a user's server connections start with.
@@ -184,12 +169,6 @@ mod tests {
         );
         assert_eq!(settings.values.min_lsn_wait_ms, 7);
         assert!(settings.admin.is_none(), "no password, no admin database");
-    }
-
-    #[test]
-    fn what_is_not_served_is_told() {
-        let config = Config::parse(FILES.0, FILES.1).unwrap();
-        assert!(unserved(&config).is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::host::Process;
 use crate::admin::Host as _;
-use crate::nodes::{Cluster, Outcome, Position, Role, WAIT_BOUNDS_MS};
+use crate::nodes::{Address, Cluster, Outcome, Position, Role, WAIT_BOUNDS_MS};
 use crate::observe::LoginEnd;
 use crate::observe::metrics::Kind::{Counter, Gauge};
 use crate::observe::metrics::Metric;
@@ -141,6 +141,7 @@ fn pools(process: &Process) -> Vec<Metric> {
 struct Node {
     cluster: Arc<Cluster>,
     position: Position,
+    primary: Address,
     shard: String,
     port: String,
 }
@@ -163,6 +164,7 @@ fn every_node(process: &Process) -> Vec<Node> {
             let positions = cluster.positions(shard.shard).into_iter();
             all.extend(positions.map(|position| Node {
                 cluster: cluster.clone(),
+                primary: shard.primary.clone(),
                 shard: shard.shard.to_string(),
                 port: position.address.port.to_string(),
                 position,
@@ -179,14 +181,38 @@ fn nodes(process: &Process) -> Vec<Metric> {
         "Whether the last look at a node succeeded.",
     );
     let mut primary = Metric::new("node_primary", Gauge, "Whether a node takes the writes.");
+    let mut bytes = Metric::new(
+        "replica_lag_bytes",
+        Gauge,
+        "What a replica has not replayed of what its primary was seen to have written.",
+    );
+    let mut time = Metric::new(
+        "replica_lag_seconds",
+        Gauge,
+        "For how long a replica had been behind when it was asked last, at least.",
+    );
+    let mut far = Metric::new(
+        "replica_too_far_behind",
+        Gauge,
+        "Whether no read goes to a replica because of its lag.",
+    );
     for node in every_node(process) {
-        let labels = node.labels();
-        let is_up = node.cluster.error_of(&node.position.address).is_none();
+        let (labels, address) = (node.labels(), &node.position.address);
+        let is_up = node.cluster.error_of(address).is_none();
         let is_primary = node.position.role == Role::Primary;
         up = up.with(&labels, f64::from(u8::from(is_up)));
         primary = primary.with(&labels, f64::from(u8::from(is_primary)));
+        if is_primary {
+            continue;
+        }
+        if let Some(lag) = node.cluster.lag(&node.primary, address) {
+            bytes = bytes.with(&labels, lag.bytes as f64);
+            time = time.with(&labels, lag.time.as_secs_f64());
+        }
+        let is_far = node.cluster.lags(&node.primary, address);
+        far = far.with(&labels, f64::from(u8::from(is_far)));
     }
-    vec![up, primary]
+    vec![up, primary, bytes, time, far]
 }
 
 fn floors(process: &Process) -> Vec<Metric> {

@@ -56,9 +56,6 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    for warning in accounts::unserved(&config) {
-        tracing::warn!("{warning}");
-    }
     let (metrics, health) = (
         config.general.openmetrics_port,
         config.general.healthcheck_port,

@@ -103,6 +103,10 @@ pub struct General {
     pub read_write_strategy: ReadWriteStrategy,
     /// How a replica is chosen among those that qualify.
     pub load_balancing_strategy: BalancingStrategy,
+    /// For how long a replica may have been behind and take reads; no limit when absent.
+    pub ban_replica_lag: Option<Ms>,
+    /// How many bytes a replica may be behind and take reads; no limit when absent.
+    pub ban_replica_lag_bytes: Option<u64>,
     /// Whether writes to several shards are committed in two phases.
     pub two_phase_commit: bool,
     /// How a log line looks.
@@ -164,6 +168,8 @@ impl Default for General {
             read_write_split: ReadWriteSplit::IncludePrimary,
             read_write_strategy: ReadWriteStrategy::Conservative,
             load_balancing_strategy: BalancingStrategy::Random,
+            ban_replica_lag: None,
+            ban_replica_lag_bytes: None,
             two_phase_commit: true,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
@@ -213,6 +219,8 @@ pub enum ReadWriteSplit {
     /// Reads go to replicas as long as there is one that serves.
     #[serde(alias = "include_primary_if_replica_banned")]
     ExcludePrimary,
+    /// Reads go to the primary unless their session or a comment asks for a replica.
+    PreferPrimary,
 }
 
 /// What in a transaction decides that it goes to the primary.
@@ -222,7 +230,8 @@ pub enum ReadWriteStrategy {
     /// Every transaction block goes to the primary unless it is declared `READ ONLY`.
     #[default]
     Conservative,
-    /// The first statement decides.
+    /// A transaction block goes to a replica if its first statement only reads; a write in it is an
+    /// error then.
     Aggressive,
 }
 
@@ -235,8 +244,10 @@ pub enum BalancingStrategy {
     Random,
     /// One after the other.
     RoundRobin,
-    /// The one with the fewest open transactions.
+    /// The one that fewest connections of the user's are lent to.
     LeastActiveConnections,
+    /// One after the other, by `lb_weight` of `[[databases]]`.
+    WeightedRoundRobin,
 }
 
 /// What happens with tables that nobody declared, on more than one shard.

@@ -43,8 +43,6 @@ pub(super) const IDLE_GENERAL: &[&str] = &[
     "connection_recovery",
     "client_connection_recovery",
     "ban_timeout",
-    "ban_replica_lag",
-    "ban_replica_lag_bytes",
     "rollback_timeout",
     "broadcast_address",
     "broadcast_port",

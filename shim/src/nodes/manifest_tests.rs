@@ -67,6 +67,7 @@ fn declared(port: u16, shard: u16, provisioning: bool) -> DeclaredNode {
         address: address(port),
         role: DeclaredRole::Auto,
         provisioning,
+        weight: u8::MAX,
     }
 }
 

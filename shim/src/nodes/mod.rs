@@ -14,6 +14,7 @@
 //! | `manifest`, `rules` | pure: what the nodes said -> topology |
 //! | `monitor`, `node`, `observed`, `position` | nodes under watch, what they say, where they are |
 //! | `reign` | what is remembered of a primary: its timeline, and where earlier ones ended |
+//! | `lag` | how far replicas are behind |
 //! | `tally` | what became of the reads under a floor |
 //! | `lookup` | placement by a query, cached |
 //! | `verifiers` | stored passwords of roles, for a second |
@@ -27,6 +28,7 @@ mod control;
 mod coordinator;
 mod declare;
 mod install;
+mod lag;
 mod lookup;
 mod monitor;
 mod node;
@@ -53,6 +55,7 @@ pub mod topology;
 
 pub use cluster::Cluster;
 pub use gid::Gid;
+pub use lag::{Lag, LagLimits};
 pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};
 pub use retire::Guest;

@@ -93,10 +93,10 @@ impl Cluster {
         }))
     }
 
-    /// A guard passed on this server: it has replayed at least `lsn`.
-    pub fn note_proof(&self, address: &Address, incarnation: &Incarnation, lsn: Lsn) {
+    /// A guard passed on this server: it has replayed at least this.
+    pub fn note_proof(&self, address: &Address, incarnation: &Incarnation, proved: lsn::Position) {
         if let Some(node) = self.nodes().get(address) {
-            node.note_proof(incarnation, lsn);
+            node.note_proof(incarnation, proved);
         }
     }
 

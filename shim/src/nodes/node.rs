@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
+use pgdog_core::floor;
 use pgdog_core::ids::{Incarnation, ShardNumber};
-use pgdog_core::lsn::Lsn;
+use pgdog_core::lsn::{self, Lsn};
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::control::{Link, Login, Session};
+use super::lag::Past;
 use super::observed::{self, Facts};
 use super::position::{RateMeter, Reading, Role, Sample};
 use super::reign::Reign;
@@ -49,6 +51,8 @@ pub(super) struct Node {
     pub(super) slow: Link,
     pub(super) tally: Tally,
     view: watch::Sender<View>,
+    /// How far it had come as a primary.
+    past: std::sync::Mutex<Past>,
     poller: Mutex<Poller>,
     watched: AtomicBool,
     urgent: AtomicUsize,
@@ -70,6 +74,7 @@ impl Node {
             address,
             tally: Tally::default(),
             view: watch::Sender::new(View::default()),
+            past: std::sync::Mutex::default(),
             poller: Mutex::default(),
             watched: AtomicBool::new(false),
             urgent: AtomicUsize::new(0),
@@ -111,6 +116,7 @@ impl Node {
                 Ok(facts) => {
                     accept(view, facts, &mut poller.rate);
                     view.reign = poller.reign.clone();
+                    self.remember(view);
                 }
                 Err(fault) => {
                     // A server that does not answer may be gone or another one: nothing that it
@@ -123,6 +129,34 @@ impl Node {
             changed = before != view.facts.as_ref().map(Facts::identity);
         });
         changed
+    }
+
+    fn remember(&self, view: &View) {
+        if let (Some(Role::Primary), Some(sample)) = (view.role, &view.sample)
+            && let Some(written) = sample.replayed
+        {
+            let life = (&sample.incarnation, sample.timeline);
+            self.past().note(life, sample.taken_at, written);
+        }
+    }
+
+    /// How far it had come as a primary.
+    pub(super) fn past(&self) -> std::sync::MutexGuard<'_, Past> {
+        self.past
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// What it had replayed when it was asked last, and when that was.
+    pub(super) fn replayed(&self) -> Option<(Lsn, Instant)> {
+        let view = self.view.borrow();
+        let sample = view.sample.as_ref()?;
+        Some((sample.replayed?, sample.taken_at))
+    }
+
+    /// Whether it did not answer when it was asked last.
+    pub(super) fn is_silent(&self) -> bool {
+        self.view.borrow().facts.is_none()
     }
 
     async fn ask(&self, poller: &mut Poller) -> Result<Facts, Fault> {
@@ -189,13 +223,12 @@ impl Node {
     }
 
     /// A guard passed on this server: its sample may be raised without asking.
-    pub(super) fn note_proof(&self, incarnation: &Incarnation, lsn: Lsn) {
+    pub(super) fn note_proof(&self, incarnation: &Incarnation, proved: lsn::Position) {
         self.view.send_if_modified(|view| {
-            if let Some(sample) = &mut view.sample
-                && sample.incarnation == *incarnation
-                && sample.replayed.is_none_or(|replayed| replayed < lsn)
-            {
-                sample.replayed = Some(lsn);
+            if let Some(sample) = &mut view.sample {
+                let life = (&sample.incarnation, Some(sample.timeline));
+                let shown = floor::shown(life, incarnation, proved);
+                sample.replayed = sample.replayed.max(shown);
             }
             // Nobody waits for this: those who wait want a fresh answer of the node.
             false

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pgdog_core::ids::ShardNumber;
 
+use super::lag::LagLimits;
 use super::topology::{Address, Unlisted};
 use crate::config::{self, Config, CutoverAction, General, UnlistedTables};
 use crate::net::Dialer;
@@ -30,6 +31,8 @@ pub struct Settings {
     pub dialer: Arc<Dialer>,
     /// Whether multi-shard writes are two-phase.
     pub two_phase_commit: bool,
+    /// How far replicas may be behind and take reads.
+    pub lag_limits: LagLimits,
     /// How often positions are sampled while nobody waits.
     pub lsn_check_interval: Duration,
     /// Limit for a control connection to be made.
@@ -70,6 +73,8 @@ pub struct DeclaredNode {
     pub role: DeclaredRole,
     /// Declared as a future shard.
     pub provisioning: bool,
+    /// Its share of the reads, among those of its shard.
+    pub weight: u8,
 }
 
 /// The `role` key of an entry. Roles are always read from the nodes; a declared one is a claim.
@@ -146,6 +151,10 @@ impl Settings {
             password: user.password_on_node().map(str::to_owned),
             dialer,
             two_phase_commit: config.general.two_phase_commit,
+            lag_limits: LagLimits {
+                bytes: config.general.ban_replica_lag_bytes,
+                time: config.general.ban_replica_lag.map(Into::into),
+            },
             lsn_check_interval: config.general.lsn_check_interval.into(),
             connect_timeout: config.general.connect_timeout.into(),
             cutover_timeout: cutover_timeout(&config.general),
@@ -156,6 +165,12 @@ impl Settings {
         let version = &settings.instance.version;
         settings.instance.version = format!("{version}+{:08x}", settings.fingerprint());
         Some(settings)
+    }
+
+    /// The share of the reads that a node has; the full one if nobody declared it.
+    pub fn weight_of(&self, address: &Address) -> u8 {
+        let declared = self.nodes.iter().find(|node| node.address == *address);
+        declared.map_or(u8::MAX, |node| node.weight)
     }
 
     /// What is declared about placement, as a number: shims of a fleet whose numbers differ would
@@ -193,6 +208,7 @@ fn declared_node(node: &config::Database) -> DeclaredNode {
             config::Role::Auto => DeclaredRole::Auto,
         },
         provisioning: node.provisioning,
+        weight: node.lb_weight,
     }
 }
 

@@ -163,6 +163,11 @@ impl Pool {
         self.turns.taken() >= others
     }
 
+    /// Connections that are lent, or being opened for somebody.
+    pub fn lent(&self) -> usize {
+        self.turns.taken()
+    }
+
     fn take_idle(&self) -> Option<Box<Conn>> {
         loop {
             let mut idle = lock(&self.idle).pop_back()?;

@@ -402,7 +402,7 @@ impl Session<'_> {
         {
             waited_ms = u64::try_from(sent.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.cluster
-                .note_proof(&participant.address, incarnation, floor.0);
+                .note_proof(&participant.address, incarnation, floor);
         }
         self.relay(participant, &mut script, work.is_extended())
             .await?;

@@ -142,7 +142,10 @@ impl Session<'_> {
             Decision::Guard { .. }
             | Decision::Wait { .. }
             | Decision::Primary
-            | Decision::NotCaughtUp { .. } => Some((floor, PRIMARY_BUDGET_MS)),
+            | Decision::NotCaughtUp { .. } => {
+                let lineage = self.cluster.lineage(shard);
+                Some((floor::located(floor, &lineage), PRIMARY_BUDGET_MS))
+            }
         };
         Ok(Picked {
             participant,

@@ -12,7 +12,7 @@
 //! | `params`, `param_values`, `replay` | pure: parameters of the session |
 //! | `settings` | pure: what sessions need of the configuration |
 //! | `tx`, `commit` | the transaction: its state (pure), and how it ends on several servers |
-//! | `decide`, `read` | which shard, and which node of it |
+//! | `decide`, `read`, `balance` | which shard, and which node of it |
 //! | `words`, `keep`, `pin` | which statements leave something on their connection, and till when |
 //! | `left` | what code has left there, as its server says |
 //! | `sequences` | `currval` and `lastval` |
@@ -34,6 +34,7 @@
 mod account;
 mod admin;
 mod auth;
+mod balance;
 mod bans;
 mod batch;
 mod busy;

@@ -11,7 +11,7 @@ use super::Session;
 use super::floors::Wanted;
 use super::param_values::RoleChoice;
 use super::party::{Participant, Place, SESSION_MODE};
-use super::settings::{Balancing, Keep, Reads};
+use super::settings::{Keep, Reads};
 use crate::nodes::{Address, Outcome, Position, Role, ShardNodes, Topology};
 use crate::plan::{RoleHint, Statement};
 use crate::route::{Access, Route};
@@ -74,8 +74,19 @@ impl Session<'_> {
         match self.params.own().role {
             RoleChoice::Primary => false,
             RoleChoice::Replica => true,
-            RoleChoice::Auto => !self.tx.is_open() || self.tx.is_read_only(),
+            RoleChoice::Auto if self.settings.reads == Reads::Primary => false,
+            RoleChoice::Auto => {
+                !self.tx.is_open() || self.tx.is_read_only() || self.first_decides()
+            }
         }
+    }
+
+    /// Whether the statement at hand decides where its transaction goes.
+    fn first_decides(&self) -> bool {
+        self.settings.first_decides
+            && self.tx.is_explicit()
+            && self.tx.is_untouched()
+            && self.participants.is_empty()
     }
 
     /// As [`Session::wants_replica`], with a comment in the statement counting first.
@@ -139,20 +150,18 @@ impl Session<'_> {
         let mut candidates: Vec<(&Address, Place)> = nodes
             .replicas
             .iter()
+            .filter(|replica| self.takes_reads(nodes, replica))
             .map(|replica| (replica, Place::Replica))
             .collect();
         let any_node = self.settings.reads == Reads::AnyNode
             && self.params.own().role == RoleChoice::Auto
             && !self.tx.is_open();
-        if any_node {
+        if any_node && !self.services.bans.is_banned(&nodes.primary) {
             candidates.push((&nodes.primary, Place::Primary));
         }
-        let down = self.down(nodes.shard);
-        candidates
-            .retain(|(address, _)| !search.tried.contains(address) && !down.contains(address));
-        candidates.retain(|(address, _)| !self.services.bans.is_banned(address));
-        let turn = self.turn(candidates.len());
-        candidates.rotate_left(turn);
+        candidates.retain(|(address, _)| !search.tried.contains(address));
+        let candidates = self.in_order(candidates, |candidate| candidate.0);
+        self.charge(candidates.iter().map(|candidate| candidate.0), 0);
         let mut last = None;
         for (address, place) in candidates {
             match self.lend(search.shard, address, place).await {
@@ -182,23 +191,11 @@ impl Session<'_> {
         }
     }
 
-    /// Replicas whose last poll failed.
-    fn down(&self, shard: ShardNumber) -> Vec<Address> {
-        let positions = self.cluster.positions(shard);
-        let silent = positions
-            .iter()
-            .filter(|p| p.role == Role::Replica && p.sample.is_none());
-        silent.map(|position| position.address.clone()).collect()
-    }
-
-    fn turn(&self, count: usize) -> usize {
-        match (count, self.settings.balancing) {
-            (0 | 1, _) => 0,
-            (count, Balancing::Random) => rand::random_range(0..count),
-            (count, Balancing::RoundRobin) => {
-                (self.seen.totals().of(crate::observe::Counted::Queries) as usize) % count
-            }
-        }
+    /// Whether reads go to a replica: it answers, is not banned and not too far behind.
+    fn takes_reads(&self, nodes: &ShardNodes, replica: &Address) -> bool {
+        !self.services.bans.is_banned(replica)
+            && !self.cluster.is_silent(replica)
+            && !self.cluster.lags(&nodes.primary, replica)
     }
 
     /// Under a floor: proved, likely behind a guard, or wait; then the primary or an error.
@@ -257,9 +254,11 @@ impl Session<'_> {
                 }
             };
             let address = &positions[index].address;
+            self.charge(positions.iter().map(|position| &position.address), index);
             match self.connect(search, address, &mut made).await {
                 Ok(Some(participant)) if serves(&participant, &candidates[index], guard) => {
-                    let guard = guard.map(|budget_ms| (floor, budget_ms));
+                    let located = floor::located(floor, &self.cluster.lineage(search.shard));
+                    let guard = guard.map(|budget_ms| (located, budget_ms));
                     break Ok(Picked {
                         participant,
                         kept: Some(how(guard)),
@@ -330,17 +329,17 @@ impl Session<'_> {
         waited.map(|_| ())
     }
 
-    fn replicas_of(&self, search: &Search, nodes: &ShardNodes) -> Vec<Position> {
+    /// The replicas that may answer, the one whose turn it is at the front.
+    fn replicas_of(&mut self, search: &Search, nodes: &ShardNodes) -> Vec<Position> {
         let mut positions = self.cluster.positions(search.shard);
         positions.retain(|position| {
             position.address != nodes.primary
                 && position.role == Role::Replica
                 && !search.tried.contains(&position.address)
                 && !self.services.bans.is_banned(&position.address)
+                && !self.cluster.lags(&nodes.primary, &position.address)
         });
-        let turn = self.turn(positions.len());
-        positions.rotate_left(turn);
-        positions
+        self.in_order(positions, |position| &position.address)
     }
 }
 

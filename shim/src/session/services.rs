@@ -12,6 +12,7 @@ use pgdog_core::fault::Fault;
 use tokio_util::sync::CancellationToken;
 
 use super::account::Known;
+use super::balance::Balancer;
 use super::bans::Bans;
 use super::busy::Accepted;
 use super::left::Keepers;
@@ -73,6 +74,8 @@ pub struct Services {
     pub logins: Logins,
     /// How many there may be.
     pub seats: Seats,
+    /// Whose turn it is to take a read.
+    pub balancer: Balancer,
     /// Nodes that no read goes to.
     pub bans: Bans,
     /// Databases in which sessions ask for their values of sequences.
@@ -103,6 +106,7 @@ impl Services {
             clients: Clients::default(),
             logins: Logins::default(),
             seats: Seats::default(),
+            balancer: Balancer::default(),
             bans: Bans::default(),
             admin: OnceLock::new(),
             shutdown: CancellationToken::new(),

@@ -30,7 +30,9 @@ pub struct Settings {
     pub keep_of_database: HashMap<String, Keep>,
     /// Where plain reads go.
     pub reads: Reads,
-    /// How a replica is chosen.
+    /// Whether the first statement of a transaction decides where it goes.
+    pub first_decides: bool,
+    /// How a node is chosen among those that may take a read.
     pub balancing: Balancing,
     /// Whether writes to several shards are committed in two phases.
     pub two_phase: bool,
@@ -70,6 +72,8 @@ pub enum Reads {
     AnyNode,
     /// To replicas as long as there is one.
     Replicas,
+    /// To the primary.
+    Primary,
 }
 
 /// How a node is chosen among equals.
@@ -79,6 +83,10 @@ pub enum Balancing {
     Random,
     /// One after the other.
     RoundRobin,
+    /// The one with the fewest connections lent.
+    LeastActive,
+    /// One after the other, by their weights.
+    Weighted,
 }
 
 impl Settings {

@@ -96,6 +96,7 @@ async fn what_operators_see_is_what_the_nodes_say() {
     let replica = Server::replica_of(&primary).await;
     let future = DeclaredNode {
         provisioning: true,
+        weight: u8::MAX,
         ..spare.declared(1)
     };
     let cluster = start(vec![primary.declared(0), replica.declared(0), future]).await;

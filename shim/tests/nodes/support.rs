@@ -152,6 +152,7 @@ impl Server {
             address: self.address(),
             role: DeclaredRole::Auto,
             provisioning: false,
+            weight: u8::MAX,
         }
     }
 
@@ -235,6 +236,7 @@ pub fn settings(nodes: Vec<DeclaredNode>) -> Settings {
         user: "postgres".into(),
         password: None,
         two_phase_commit: true,
+        lag_limits: Default::default(),
         lsn_check_interval: Duration::from_millis(200),
         connect_timeout: Duration::from_secs(5),
         cutover_timeout: Some(Duration::from_secs(30)),
