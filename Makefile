@@ -18,7 +18,7 @@ BUILD_EXTENSION := CARGO_TARGET_DIR=$(EXTENSION) PGRX_PG_CONFIG_PATH=$(PG_CONFIG
 FEATURES := --no-default-features --features pg$(PG)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install demo test bench lint clean
+.PHONY: help setup build install demo test bench floors soak lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,15 @@ test: install ## run every suite and print how many tests passed
 bench: install ## CPU per query of a relay, PgBouncer and the shim, side by side
 	@.ci/setup $(PG) pgbouncer
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TARGET)/release/bench
+
+floors: install ## what floors and tokens cost: TPC-B, reads behind replicas that lag
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TARGET)/release/bench floors
+
+soak: install ## reads under floors while servers fail, for 5 minutes; 100 000 commits read by their stamps
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) SOAK_SECONDS=$(or $(SOAK_SECONDS),300) \
+		cargo test --release -p pgdog-integration --test soak
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) FULL_SIZE=1 \
+		cargo test --release -p pgdog-integration --test cases_floors -- own_timestamp
 
 lint: setup ## rustfmt and clippy, warnings are errors
 	cargo fmt --check

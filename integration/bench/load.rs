@@ -96,7 +96,7 @@ pub fn measure(
 }
 
 /// User and system time of a process so far; nothing without one.
-fn cpu_time(pid: Option<u32>) -> anyhow::Result<Duration> {
+pub fn cpu_time(pid: Option<u32>) -> anyhow::Result<Duration> {
     /// What Linux counts in, whatever its own clock is (`USER_HZ`).
     const TICK: Duration = Duration::from_millis(10);
     let Some(pid) = pid else {

@@ -1,4 +1,5 @@
-//! `make bench`: what a query costs in a proxy, in CPU time, beside its peers.
+//! `make bench`: what a query costs in a proxy, in CPU time, beside its peers; `make floors`:
+//! what floors cost.
 //!
 //! `pgbench -S` runs against PostgreSQL directly, through a plain TCP relay, through PgBouncer and
 //! through pgdog, in turns whose order changes from round to round. Each proxy has one thread.
@@ -11,6 +12,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use pgdog_integration::{Cluster, Shape};
 
+mod floors;
 mod load;
 mod relay;
 mod table;
@@ -48,6 +50,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Part {
+    /// What floors and tokens cost: TPC-B with and without them, reads behind replicas that lag.
+    Floors,
     /// Copies bytes between clients and a server: the least that a proxy can do.
     Relay {
         /// Port to listen on.
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.part {
         Some(Part::Relay { listen, to }) => relay::run(listen, to),
+        Some(Part::Floors) => floors::bench(args.rounds, Duration::from_secs(args.seconds)),
         None => bench(&args),
     };
     match outcome {

@@ -12,12 +12,25 @@ use crate::cluster::Cluster;
 /// # Errors
 /// When it fails, or a transaction does.
 pub fn pgbench(cluster: &Cluster, port: u16, arguments: &[&str]) -> anyhow::Result<String> {
+    pgbench_as(cluster, (port, ""), arguments)
+}
+
+/// As [`pgbench`], with startup options.
+///
+/// # Errors
+/// As [`pgbench`].
+pub fn pgbench_as(
+    cluster: &Cluster,
+    (port, options): (u16, &str),
+    arguments: &[&str],
+) -> anyhow::Result<String> {
     let d = cluster.description();
     let output = Command::new(programs()?.join("pgbench"))
         .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", &d.user])
         .args(arguments)
         .arg(&d.database)
         .env("PGPASSWORD", &d.password)
+        .env("PGOPTIONS", options)
         .output()
         .context("cannot run pgbench")?;
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -2,11 +2,15 @@
 //!
 //! Shown on one shard with one replica, whose replay is paused and resumed. Which node answered is
 //! told by the shim (`pgdog.last_route`) and by the node itself (`pg_is_in_recovery()`, its port).
+//! The claim that puts relays in front of the servers comes last.
+
+mod cost;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use cost::*;
 use pgdog_integration::client::{Client, sqlstate};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
             malformed_floor_is_22023_and_leaves_the_old_value,
             writes_and_locking_reads_ignore_the_floor,
             session_reads_its_own_writes,
+            a_floor_that_is_passed_costs_no_message,
         ],
     )
 }

@@ -1,8 +1,9 @@
 //! Which of the nodes that may answer a read is to answer it, and who comes after it.
 //!
 //! Turns are kept as credits: of every read each node that could have taken it earns its part, by
-//! weight, and the one that takes it pays for the whole. So shares follow the weights whatever nodes
-//! a read had to choose from, and no node is taken several times in a row for having a large weight.
+//! weight, and the one that takes it pays for the whole. So shares follow the weights whatever
+//! nodes a read had to choose from, and no node is taken several times in a row for having a large
+//! weight.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -209,8 +209,8 @@ pub fn strictest(
         .max_by_key(|&(lsn, timeline)| (strange((lsn, timeline)), lsn, timeline))
 }
 
-/// A floor as a server is to check it. A bare position lies in the shard's history as far as that is
-/// known: a server that has come as far on another timeline does not have it.
+/// A floor as a server is to check it. A bare position lies in the shard's history, as far as that
+/// is known: a server that has come as far on another timeline does not have it.
 #[must_use]
 pub fn located((lsn, timeline): Position, lineage: &Lineage) -> Position {
     let earlier = lineage.forks.iter().filter(|fork| lsn <= fork.ended_at);
