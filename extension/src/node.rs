@@ -17,31 +17,34 @@ unsafe extern "C-unwind" {
     ) -> pg_sys::XLogRecPtr;
 }
 
-/// Last replayed position in recovery, else the insert position. Asked anew each time: a
-/// promotion may come in between.
-pub(crate) fn replayed() -> Lsn {
-    // SAFETY: reads shared memory.
-    unsafe {
-        if pg_sys::RecoveryInProgress() {
-            Lsn(pg_sys::GetXLogReplayRecPtr(std::ptr::null_mut()))
-        } else {
-            Lsn(pg_sys::GetXLogInsertRecPtr())
-        }
-    }
-}
-
-/// Timeline of that position. (The one of pg_control lags behind a promotion.)
-pub(crate) fn timeline() -> u32 {
+/// Last replayed position in recovery, else the insert position, and its timeline. (The one of
+/// pg_control lags behind a promotion.) Asked anew each time: a promotion may come in between.
+///
+/// Both are of one moment: the position of a later timeline must not be taken for one of this.
+fn place() -> (Lsn, u32) {
     let mut timeline = 0;
     // SAFETY: reads shared memory; the pointer is valid for the call.
     unsafe {
         if pg_sys::RecoveryInProgress() {
-            pg_sys::GetXLogReplayRecPtr(&mut timeline);
-            timeline
+            (Lsn(pg_sys::GetXLogReplayRecPtr(&mut timeline)), timeline)
         } else {
-            pg_sys::GetWALInsertionTimeLine()
+            // It stays on this timeline for as long as it runs.
+            (
+                Lsn(pg_sys::GetXLogInsertRecPtr()),
+                pg_sys::GetWALInsertionTimeLine(),
+            )
         }
     }
+}
+
+/// The position of [`place`].
+pub(crate) fn replayed() -> Lsn {
+    place().0
+}
+
+/// The timeline of [`place`].
+pub(crate) fn timeline() -> u32 {
+    place().1
 }
 
 /// Where this server's history left an older timeline; 0 if it never was on it, or the history
@@ -73,12 +76,13 @@ fn node_facts() -> TableIterator<
     // SAFETY: reads shared memory.
     let (system, in_recovery) =
         unsafe { (pg_sys::GetSystemIdentifier(), pg_sys::RecoveryInProgress()) };
-    let timeline = i32::try_from(timeline()).unwrap_or(i32::MAX);
+    let (replayed, timeline) = place();
+    let timeline = i32::try_from(timeline).unwrap_or(i32::MAX);
     TableIterator::once((
         system.to_string(),
         timeline,
         in_recovery,
-        replayed().to_string(),
+        replayed.to_string(),
     ))
 }
 
