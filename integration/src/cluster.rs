@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -321,26 +321,36 @@ impl Cluster {
             || async { Ok(std::net::TcpListener::bind(("127.0.0.1", port)).ok()) },
         )
         .await?;
-        let log = File::options()
-            .append(true)
-            .create(true)
-            .open(self.dir.join(format!("shim-{shim}.log")))?;
-        let child = Command::new(&self.program)
-            .arg("run")
-            .arg("--config")
-            .arg(&self.description.shims[shim].config)
-            .arg("--users")
-            .arg(&self.description.users)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
+        let child = self.run_shim(
+            &self.description.shims[shim].config,
+            &self.description.users,
+            &self.dir.join(format!("shim-{shim}.log")),
+        )?;
         self.pids()[shim] = Some(i32::try_from(child.id())?);
         wait_until("the restarted shim", Duration::from_secs(30), || async {
             Ok(Client::connect(&self.login(shim)).await.ok())
         })
         .await?;
         Ok(())
+    }
+
+    /// Starts a shim with files of the caller's, who also ends it.
+    ///
+    /// # Errors
+    /// When the program cannot be run.
+    pub fn run_shim(&self, config: &Path, users: &Path, log: &Path) -> anyhow::Result<Child> {
+        let log = File::options().append(true).create(true).open(log)?;
+        let child = Command::new(&self.program)
+            .arg("run")
+            .arg("--config")
+            .arg(config)
+            .arg("--users")
+            .arg(users)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        Ok(child)
     }
 
     fn pids(&self) -> std::sync::MutexGuard<'_, Vec<Option<i32>>> {

@@ -1,6 +1,7 @@
 //! What the configuration bounds, how it is changed while clients work, and what operators see.
 
 mod admin;
+mod files;
 mod reload;
 mod storms;
 
@@ -10,16 +11,12 @@ use pgdog_integration::fixture::create;
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
 use admin::*;
+use files::*;
 use reload::*;
 use storms::*;
 
 fn main() -> ExitCode {
-    let shape = Shape {
-        shards: 2,
-        replicas: 0,
-        spares: 1,
-        shims: 2,
-    };
+    let shape = Shape::shards(2).spares(1).shims(2);
     suite::run(
         shape,
         ("prepare", |cluster| Box::pin(create(cluster))),
@@ -41,6 +38,7 @@ fn main() -> ExitCode {
             r154_replication_connections_are_refused_with_a_text,
             a_pause_holds_new_transactions_only,
             a_stop_lets_transactions_end,
+            files_of_pgdog_start_the_shim,
         ],
     )
 }

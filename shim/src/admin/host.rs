@@ -14,6 +14,8 @@ pub type Later<'a> = Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'a>
 pub trait Host: Send + Sync {
     /// Logical databases by name.
     fn clusters(&self) -> Vec<Arc<Cluster>>;
+    /// Databases that are configured and not served, with the reasons.
+    fn absent(&self) -> Vec<(String, String)>;
     /// Rows of `SHOW CLIENTS`.
     fn clients(&self) -> Vec<ClientRow>;
     /// Rows of `SHOW SERVERS`.

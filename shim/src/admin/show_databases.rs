@@ -50,5 +50,11 @@ async fn run(admin: &Admin, args: &Args) -> Result<Output, Fault> {
             ]);
         }
     }
+    for (name, why) in admin.host().absent() {
+        let mut row = vec![None; COLUMNS.len()];
+        row[0] = Some(name);
+        row[COLUMNS.len() - 1] = Some(why);
+        output.push(row);
+    }
     Ok(output)
 }

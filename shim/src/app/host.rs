@@ -80,6 +80,11 @@ impl Process {
         if self.services.shutdown.is_cancelled() {
             return Some("stopping".to_owned());
         }
+        let config = self.config();
+        let mut names = config.database_names().into_iter();
+        if let Some(absent) = names.find(|name| self.is_absent(name)) {
+            return Some(format!("database {absent} is not served"));
+        }
         let clusters = self.services.clusters.load();
         clusters.values().find_map(|cluster| {
             let shards = cluster.topology();
@@ -112,6 +117,10 @@ impl Host for Process {
         let mut clusters: Vec<_> = self.services.clusters.load().values().cloned().collect();
         clusters.sort_by(|a, b| a.name().cmp(b.name()));
         clusters
+    }
+
+    fn absent(&self) -> Vec<(String, String)> {
+        Process::absent(self)
     }
 
     fn clients(&self) -> Vec<ClientRow> {

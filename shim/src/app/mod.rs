@@ -4,6 +4,7 @@
 //! drivers of tasks, and the listener last, so that no statement is served by a picture that
 //! nobody has checked.
 
+mod absent;
 mod accounts;
 mod host;
 mod http;
@@ -26,7 +27,7 @@ use crate::observe;
 use crate::server::Pools;
 use crate::session::{self, Services};
 use host::Process;
-use tls::Tls;
+use tls::{Missing, Tls};
 
 /// Clients that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -81,8 +82,8 @@ struct App {
 
 impl App {
     async fn start(config: Config) -> anyhow::Result<Self> {
-        let tls =
-            Tls::load(&config.general).map_err(|fault| anyhow::anyhow!("{}", fault.message()))?;
+        let tls = Tls::load(&config.general, Missing::IsTold)
+            .map_err(|fault| anyhow::anyhow!("{}", fault.message()))?;
         let dialer = Dialer::new(tls.outbound);
         let pools = Pools::new(limits::pools(&config, dialer.clone()));
         let services = Arc::new(Services::new(accounts::settings(&config), pools));
@@ -90,6 +91,7 @@ impl App {
         prepare_verifiers(&services);
         let process = Process::new(config, services.clone(), dialer);
         process.start_databases().await?;
+        process.look_for_absent();
         let handler = Arc::new(host::Operator::new(process.clone()));
         if services.admin.set(handler).is_err() {
             anyhow::bail!("the admin database has its handler already");

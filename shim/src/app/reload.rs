@@ -7,8 +7,9 @@ use anyhow::Context as _;
 use pgdog_core::fault::Fault;
 use tokio_util::sync::CancellationToken;
 
+use super::absent::{self, Absent};
 use super::host::{Process, endpoint};
-use super::tls::Tls;
+use super::tls::{Missing, Tls};
 use super::{accounts, limits};
 use crate::config::Config;
 use crate::nodes::{Cluster, Instance, Settings};
@@ -20,26 +21,38 @@ use crate::workflow::Driver;
 struct Change {
     started: Vec<Arc<Cluster>>,
     taken: Vec<(Arc<Cluster>, Arc<Settings>)>,
+    absent: Absent,
 }
 
 impl Process {
-    /// Starts every configured database.
+    /// Starts every configured database. One that cannot be started does not keep the others from
+    /// being served.
     ///
     /// # Errors
-    /// One of them cannot be started.
+    /// None of them can be started.
     pub async fn start_databases(&self) -> anyhow::Result<()> {
         let config = self.config();
-        let mut clusters = HashMap::new();
+        let mut absent = absent::by_configuration(&config);
+        let mut first = None;
         for name in config.database_names() {
-            let settings = self.cluster_settings(&config, name)?;
-            let cluster = Cluster::start(settings)
-                .await
-                .with_context(|| format!("cannot start database \"{name}\""))?;
-            self.drive_tasks(&cluster);
-            clusters.insert(name.to_owned(), cluster);
+            match self.start_database(&config, name).await {
+                Ok(cluster) => self.serve(cluster),
+                Err(fault) => {
+                    tracing::error!(database = name, %fault, "database not served");
+                    first.get_or_insert((name, fault.clone()));
+                    absent.insert(name.to_owned(), fault);
+                }
+            }
         }
-        self.services().clusters.store(Arc::new(clusters));
-        Ok(())
+        match first {
+            Some((name, fault)) if self.services().clusters.load().is_empty() => {
+                Err(fault).with_context(|| format!("cannot start database \"{name}\""))
+            }
+            Some(_) | None => {
+                self.services().absent.store(Arc::new(absent));
+                Ok(())
+            }
+        }
     }
 
     /// Reads the files again and takes what they say. Clients, caches, floors, roles and server
@@ -92,7 +105,11 @@ impl Process {
             }
         })?;
         // Renewed certificates stand in the same files: they are read every time.
-        let tls = Tls::load(&config.general)?;
+        let missing = match self.services().tls.load().is_some() {
+            true => Missing::IsWrong,
+            false => Missing::IsTold,
+        };
+        let tls = Tls::load(&config.general, missing)?;
         let before = self.dialer().rules();
         self.dialer().follow(tls.outbound.into());
         let change = match self.prepare(&config).await {
@@ -119,9 +136,16 @@ impl Process {
                 Ok(settings) => prepare_one(running.get(name), settings, &mut change).await,
                 Err(fault) => Err(fault),
             };
-            if let Err(fault) = prepared {
-                change.undo().await;
-                return Err(fault);
+            match prepared {
+                Ok(()) => {}
+                // It was not there before: the change makes nothing worse.
+                Err(fault) if self.is_absent(name) => {
+                    change.absent.insert(name.to_owned(), fault);
+                }
+                Err(fault) => {
+                    change.undo().await;
+                    return Err(fault);
+                }
             }
         }
         Ok(change)
@@ -160,6 +184,9 @@ impl Process {
             .configure(limits::pools(&config, self.dialer().clone()));
         super::prepare_verifiers(services);
         services.clusters.store(Arc::new(clusters));
+        let mut absent = absent::by_configuration(&config);
+        absent.extend(change.absent);
+        services.absent.store(Arc::new(absent));
         let limit = config.general.shutdown_timeout.into();
         self.keep_config(config);
         let pools = services.pools.clone();
@@ -171,7 +198,7 @@ impl Process {
         });
     }
 
-    fn cluster_settings(&self, config: &Config, name: &str) -> Result<Settings, Fault> {
+    pub(super) fn cluster_settings(&self, config: &Config, name: &str) -> Result<Settings, Fault> {
         let instance = Instance {
             instance_id: self.instance_id().to_owned(),
             name: host_name(),
@@ -193,7 +220,7 @@ impl Process {
     }
 
     /// Drives the database's tasks for as long as it is served.
-    fn drive_tasks(&self, cluster: &Arc<Cluster>) {
+    pub(super) fn drive_tasks(&self, cluster: &Arc<Cluster>) {
         if cluster.is_plain() {
             return;
         }

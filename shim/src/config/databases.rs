@@ -1,5 +1,7 @@
 //! `[[databases]]`: where the nodes are.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::{Ms, PoolerMode};
@@ -47,6 +49,28 @@ impl Database {
     pub fn database_on_node(&self) -> &str {
         self.database_name.as_deref().unwrap_or(&self.name)
     }
+
+    /// The host, the same for all names of this machine that need not be looked up.
+    fn machine(&self) -> String {
+        match self.host.as_str() {
+            "localhost" | "127.0.0.1" | "::1" => "localhost".to_owned(),
+            other => other.to_owned(),
+        }
+    }
+}
+
+/// An entry for all databases that no other entry names.
+const ANY: &str = "*";
+
+/// Notes the entries that stand for databases which nobody has named.
+pub(super) fn set_aside_patterns(databases: &[Database], unserved: &mut BTreeMap<String, String>) {
+    if databases.iter().any(|database| database.name == ANY) {
+        unserved.insert(
+            ANY.to_owned(),
+            "[[databases]] name \"*\": databases are listed one by one here; give their names"
+                .to_owned(),
+        );
+    }
 }
 
 /// PgDog's files list a server twice, as primary and as replica, to try things out: it is one
@@ -56,7 +80,7 @@ pub(super) fn merge(databases: &mut Vec<Database>) -> Vec<String> {
     let mut warnings = Vec::new();
     for database in databases.drain(..) {
         let same = kept.iter_mut().find(|known| {
-            let place = |d: &Database| (d.name.clone(), d.shard, d.host.clone(), d.port);
+            let place = |d: &Database| (d.name.clone(), d.shard, d.machine(), d.port);
             place(known) == place(&database)
                 && known.database_on_node() == database.database_on_node()
                 && known.role != database.role

@@ -4,6 +4,8 @@
 //! keys beyond those are in `known`: some are accepted without effect, some are refused because
 //! going on without them would change what is served.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde::de::value::Error as FieldError;
 use serde::de::{Deserializer, Error as _, Visitor};
@@ -21,6 +23,8 @@ use super::{Tcp, User, Users};
 #[derive(Default)]
 pub(super) struct Report {
     problems: Vec<String>,
+    /// Databases that cannot be served as they are declared, each with the reason.
+    aside: BTreeMap<String, String>,
 }
 
 impl Report {
@@ -29,6 +33,16 @@ impl Report {
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
+    }
+
+    /// Notes that a database cannot be served; the others can.
+    fn set_aside(&mut self, database: &str, why: String) {
+        self.aside.entry(database.to_owned()).or_insert(why);
+    }
+
+    /// The databases that cannot be served.
+    pub(super) fn take_aside(&mut self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.aside)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,6 +65,8 @@ struct Section {
     fields: &'static [&'static str],
     idle: &'static [&'static str],
     refused: Refused,
+    /// The key that names the database which a row is about.
+    database: Option<&'static str>,
 }
 
 fn sections() -> [Section; 9] {
@@ -58,10 +74,10 @@ fn sections() -> [Section; 9] {
         section::<General>("general", IDLE_GENERAL, REFUSED_GENERAL),
         section::<Tcp>("tcp", IDLE_TCP, &[]),
         section::<Admin>("admin", &[], &[]),
-        section::<Database>("databases", IDLE_DATABASE, REFUSED_DATABASE),
-        section::<ShardedTable>("sharded_tables", IDLE_SHARDED, REFUSED_SHARDED),
+        section::<Database>("databases", IDLE_DATABASE, REFUSED_DATABASE).of("name"),
+        section::<ShardedTable>("sharded_tables", IDLE_SHARDED, REFUSED_SHARDED).of("database"),
         section::<SharedMapping>("sharded_mappings", &[], &[]),
-        section::<OmnishardedTables>("omnisharded_tables", &[], &[]),
+        section::<OmnishardedTables>("omnisharded_tables", IDLE_OMNISHARDED, &[]),
         section::<Mapping>("sharded_tables.mapping", &[], &[]),
         section::<User>("users", IDLE_USER, REFUSED_USER),
     ]
@@ -77,6 +93,16 @@ fn section<T: for<'de> Deserialize<'de>>(
         fields: fields_of::<T>(),
         idle,
         refused,
+        database: None,
+    }
+}
+
+impl Section {
+    fn of(self, database: &'static str) -> Self {
+        Self {
+            database: Some(database),
+            ..self
+        }
     }
 }
 
@@ -92,6 +118,17 @@ pub(super) fn check_config(source: &Source<'_>, report: &mut Report) {
         let place = source.place(&key.span());
         if let Some((_, why)) = REFUSED_TOP.iter().find(|(refused, _)| *refused == name) {
             report.add(format!("{place}: [{name}] is not accepted: {why}"));
+            continue;
+        }
+        if let Some((_, why)) = ASIDE_TOP.iter().find(|(aside, _)| *aside == name) {
+            for row in rows(value) {
+                match text(row, "database") {
+                    Some(database) => {
+                        report.set_aside(database, format!("{place}: [[{name}]]: {why}"));
+                    }
+                    None => report.add(format!("{place}: [[{name}]] names no database")),
+                }
+            }
             continue;
         }
         let known = top.contains(&name);
@@ -173,7 +210,10 @@ fn check_section(
     value: &Spanned<DeValue<'_>>,
     report: &mut Report,
 ) {
-    for (key, value) in rows(value).into_iter().flat_map(DeTable::iter) {
+    let cells = rows(value)
+        .into_iter()
+        .flat_map(|row| row.iter().map(move |(key, value)| (row, key, value)));
+    for (row, key, value) in cells {
         let name = &**key.get_ref();
         if section.fields.contains(&name) || section.idle.contains(&name) {
             continue;
@@ -197,7 +237,11 @@ fn check_section(
         let table = format!("[{}]", section.name);
         match section.refused.iter().find(|(refused, _)| *refused == name) {
             Some((_, why)) => {
-                report.add(format!("{place}: {name} in {table} is not accepted: {why}"));
+                let why = format!("{place}: {name} in {table} is not accepted: {why}");
+                match section.database.and_then(|key| text(row, key)) {
+                    Some(database) => report.set_aside(database, why),
+                    None => report.add(why),
+                }
             }
             None => {
                 let problem = unknown(&place, "key", name, section.fields);
@@ -205,6 +249,11 @@ fn check_section(
             }
         }
     }
+}
+
+/// A string of a table.
+fn text<'v>(row: &'v DeTable<'_>, key: &str) -> Option<&'v str> {
+    row.get(key)?.get_ref().as_str()
 }
 
 /// The tables of a section, written once or as an array.

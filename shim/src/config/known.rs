@@ -23,16 +23,18 @@ pub(super) const IDLE_TOP: &[&str] = &[
     "vault",
     "fdw",
     "write_functions",
+    "query_parsers",
 ];
 
 /// Top-level tables that cannot be ignored.
-pub(super) const REFUSED_TOP: Refused = &[
-    ("sharded_schemas", "placement by schema does not exist here"),
-    (
-        "multi_tenant",
-        "statements without the tenant's column would be served; use row-level security",
-    ),
-];
+pub(super) const REFUSED_TOP: Refused = &[(
+    "multi_tenant",
+    "statements without the tenant's column would be served; use row-level security",
+)];
+
+/// Top-level tables that cannot be ignored in the databases that they name.
+pub(super) const ASIDE_TOP: Refused =
+    &[("sharded_schemas", "placement by schema does not exist here")];
 
 /// Keys of `[general]` without effect here.
 pub(super) const IDLE_GENERAL: &[&str] = &[
@@ -78,6 +80,10 @@ pub(super) const IDLE_GENERAL: &[&str] = &[
     "resharding_parallel_copies",
     "resharding_copy_retry_max_attempts",
     "resharding_copy_retry_min_delay",
+    "resharding_replication_retry_max_attempts",
+    "resharding_replication_retry_min_delay",
+    "rewrite_shard_key_updates",
+    "rewrite_split_inserts",
     "reload_schema_on_ddl",
     "load_schema",
     "cutover_replication_lag_threshold",
@@ -102,11 +108,12 @@ pub(super) const IDLE_TCP: &[&str] = &["connect_retries"];
 /// Keys of `[[databases]]` without effect here.
 pub(super) const IDLE_DATABASE: &[&str] = &[
     "resharding_only",
+    "mirror_of",
     "statement_timeout",
     "server_lifetime_jitter",
 ];
 
-/// Keys of `[[databases]]` that cannot be ignored.
+/// Keys of `[[databases]]` that cannot be ignored: the database is not served.
 pub(super) const REFUSED_DATABASE: Refused = &[
     (
         "user",
@@ -129,7 +136,7 @@ pub(super) const REFUSED_DATABASE: Refused = &[
 /// Keys of `[[sharded_tables]]` without effect here.
 pub(super) const IDLE_SHARDED: &[&str] = &["primary"];
 
-/// Keys of `[[sharded_tables]]` that cannot be ignored.
+/// Keys of `[[sharded_tables]]` that cannot be ignored: the database is not served.
 pub(super) const REFUSED_SHARDED: Refused = &[
     ("centroids", "placement of vectors does not exist here"),
     ("centroids_path", "placement of vectors does not exist here"),
@@ -142,6 +149,9 @@ pub(super) const REFUSED_SHARDED: Refused = &[
         "keys are hashed as PostgreSQL's hash partitions are",
     ),
 ];
+
+/// Keys of `[[omnisharded_tables]]` without effect here.
+pub(super) const IDLE_OMNISHARDED: &[&str] = &["sticky_routing"];
 
 /// Keys of `[[users]]` without effect here.
 pub(super) const IDLE_USER: &[&str] = &[

@@ -14,6 +14,7 @@
 //!
 //! The keys are PgDog's where the meaning is the same, and so are the defaults.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -71,6 +72,10 @@ pub struct Config {
     /// What a person should know although the files are accepted.
     #[serde(skip)]
     pub warnings: Vec<String>,
+    /// Databases whose declaration asks for something that does not exist here, with the reason:
+    /// they are not served, the others are.
+    #[serde(skip)]
+    pub unserved: BTreeMap<String, String>,
     /// Where this was read from.
     #[serde(skip)]
     pub path: PathBuf,
@@ -175,6 +180,8 @@ impl Config {
             .warnings
             .extend(databases::merge(&mut config.databases));
 
+        config.unserved = report.take_aside();
+        databases::set_aside_patterns(&config.databases, &mut config.unserved);
         let mappings = std::mem::take(&mut config.sharded_mappings);
         let mut problems = tables::distribute(&mut config.sharded_tables, mappings);
         // What could not be read is missing: conclusions from that would only mislead.
@@ -212,12 +219,13 @@ impl Config {
         entries
     }
 
-    /// Names of the logical databases, in order of appearance.
+    /// Names of the logical databases that can be served, in order of appearance.
     pub fn database_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for database in &self.databases {
-            if !names.contains(&database.name.as_str()) {
-                names.push(&database.name);
+            let name = database.name.as_str();
+            if !names.contains(&name) && !self.unserved.contains_key(name) {
+                names.push(name);
             }
         }
         names

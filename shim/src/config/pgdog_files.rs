@@ -140,7 +140,7 @@ schema_admin = true
 "#;
 
 /// Tables and keys that have no use here, with values as they are usual there.
-const IDLE: [(&str, &[&str]); 12] = [
+const IDLE: [(&str, &[&str]); 13] = [
     (
         "general",
         &[
@@ -175,6 +175,8 @@ const IDLE: [(&str, &[&str]); 12] = [
             "resharding_parallel_copies = 1",
             "resharding_copy_retry_max_attempts = 1",
             "resharding_copy_retry_min_delay = 1",
+            "resharding_replication_retry_min_delay = 1",
+            "rewrite_shard_key_updates = 'ignore'",
             "cutover_replication_lag_threshold = 0",
             "cutover_traffic_stop_threshold = 0",
             "cutover_last_transaction_delay = 0",
@@ -206,6 +208,7 @@ const IDLE: [(&str, &[&str]); 12] = [
     ("[mirroring]", &["source_db = 'shop'"]),
     ("[manual_queries]", &["fingerprint = 'e78f'"]),
     ("[write_functions]", &["database = 'shop'"]),
+    ("[query_parsers]", &["database = 'shop'"]),
     ("result_cache", &["enabled = false"]),
 ];
 
@@ -268,7 +271,6 @@ fn what_would_change_what_is_served_is_refused_with_a_reason() {
     for more in [
         "[[sharded_schemas]]\ndatabase = 'shop'\nname = 'a'\nshard = 0",
         "[multi_tenant]\ncolumn = 'tenant'",
-        "[[databases]]\nname = '*'\nhost = 'h'",
     ] {
         let error = Config::parse(&format!("{USED}\n{more}"), USERS).unwrap_err();
         assert!(error.problems.len() == 1, "{more}: {error}");

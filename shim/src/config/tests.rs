@@ -89,9 +89,54 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
 #[test]
 fn keys_that_cannot_be_ignored_are_refused_with_the_reason() {
     let problem = problem_of(with("[[sharded_schemas]]\nname = 'x'"));
+    assert!(problem.contains("names no database"), "{problem}");
+    let schema = "[[sharded_schemas]]\ndatabase = 'prod'\nname = 'x'\nshard = 0";
+    let problem = problem_of(with(schema));
     assert!(problem.contains("placement by schema"), "{problem}");
     let table = "[[sharded_tables]]\ndatabase='prod'\ncolumn='v'\ncentroids=[[1.0]]";
     assert!(problem_of(with(table)).contains("vectors"));
+}
+
+#[test]
+fn a_database_that_cannot_be_served_does_not_keep_the_others_from_it() {
+    for (more, why) in [
+        (
+            "[[sharded_schemas]]\ndatabase = 'other'\nname = 'x'\nshard = 0",
+            "placement by schema",
+        ),
+        (
+            "[[sharded_tables]]\ndatabase = 'other'\ncolumn = 'v'\ncentroids = [[1.0]]",
+            "vectors",
+        ),
+        (
+            "[[databases]]\nname = 'other'\nhost = 'i'\nuser = 'u'",
+            "server_user",
+        ),
+    ] {
+        // Both shards in one database: that is only for schemas.
+        let other = "[[databases]]\nname = 'other'\nhost = 'h'\n\
+                     [[databases]]\nname = 'other'\nhost = 'h'\nshard = 1\n";
+        let config = with(&format!("{other}{more}")).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(config.database_names(), ["prod"]);
+        assert!(
+            config.unserved["other"].contains(why),
+            "{:?}",
+            config.unserved
+        );
+        let told = |w: &String| w.contains("database other is not served") && w.contains(why);
+        assert!(config.warnings.iter().any(told), "{:?}", config.warnings);
+    }
+    let config = with("[[databases]]\nname = '*'\nhost = 'h'").unwrap();
+    assert_eq!(config.database_names(), ["prod"]);
+    assert!(config.unserved["*"].contains("one by one"));
+}
+
+#[test]
+fn a_user_of_a_database_that_is_not_there_is_a_warning() {
+    let users = format!("{USERS}[[users]]\nname = 'c'\ndatabase = 'gone'\npassword = 'p'\n");
+    let config = Config::parse(NODES, &users).unwrap();
+    let told = |w: &String| w.contains("[[users]] c: database gone");
+    assert!(config.warnings.iter().any(told), "{:?}", config.warnings);
 }
 
 #[test]
@@ -162,6 +207,9 @@ fn shards_are_numbered_without_a_gap_and_have_one_primary() {
         "as PgDog's examples have it: one node"
     );
     assert!(config.warnings.iter().any(|w| w.contains("it is one node")));
+    let loopback = both.replacen("10.0.0.11", "127.0.0.1", 1);
+    let config = with(&loopback.replace("10.0.0.11", "localhost")).unwrap();
+    assert_eq!(config.databases.len(), 4, "two names of this machine");
 }
 
 #[test]

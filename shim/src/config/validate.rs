@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Config, LookupResult, MappingKind, Role, ShardedTable};
+use super::{Config, Database, LookupResult, MappingKind, Role, ShardedTable};
 
 /// Everything that is wrong.
 pub(super) fn problems(config: &Config) -> Vec<String> {
@@ -18,6 +18,19 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
 /// What works but is probably not meant.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
+    for (name, why) in &config.unserved {
+        warnings.push(format!("database {name} is not served: {why}"));
+    }
+    for user in &config.users.users {
+        for database in user.database.iter().chain(&user.databases) {
+            if !config.databases.iter().any(|d| d.name == *database) {
+                warnings.push(format!(
+                    "[[users]] {}: database {database} is not in [[databases]]",
+                    user.name
+                ));
+            }
+        }
+    }
     let password = config.admin.password.as_deref().unwrap_or_default();
     if config.admin != super::Admin::default() && password.is_empty() {
         warnings.push("[admin] has no password: there is no admin database".to_owned());
@@ -60,15 +73,12 @@ fn general(config: &Config, problems: &mut Vec<String>) {
 fn nodes(config: &Config, problems: &mut Vec<String>) {
     if config.databases.is_empty() {
         problems.push("no [[databases]]: there is nothing to serve; add an entry".to_owned());
+    } else if config.database_names().is_empty() {
+        problems.extend(config.unserved.values().cloned());
     }
     let mut addresses = BTreeSet::new();
-    for d in &config.databases {
-        if d.name == "*" {
-            problems.push(
-                "[[databases]] name \"*\": databases are listed one by one here; give their names"
-                    .to_owned(),
-            );
-        }
+    let served = |d: &&Database| !config.unserved.contains_key(&d.name);
+    for d in config.databases.iter().filter(served) {
         if d.read_only == Some(true) && d.role != Role::Replica {
             problems.push(format!(
                 "[[databases]] {}:{}: read_only of a primary is not accepted; give read_only to \
@@ -147,7 +157,11 @@ fn database_shards(config: &Config, name: &str, problems: &mut Vec<String>) {
 
 fn tables(config: &Config, problems: &mut Vec<String>) {
     let mut sharded = BTreeSet::new();
+    let served = |database: &str| !config.unserved.contains_key(database);
     for table in &config.sharded_tables {
+        if !served(&table.database) {
+            continue;
+        }
         let label = table.label();
         known_database(
             config,
@@ -271,14 +285,6 @@ fn users(config: &Config, problems: &mut Vec<String>) {
                 "[[users]] {}: no database; give database, databases or all_databases = true",
                 user.name
             ));
-        }
-        for database in user.database.iter().chain(&user.databases) {
-            known_database(
-                config,
-                database,
-                &format!("[[users]] {}", user.name),
-                problems,
-            );
         }
         if user.pool_size == Some(0) {
             problems.push(format!(

@@ -384,19 +384,6 @@ impl Cluster {
         self.coordinator.in_use.contains(gid)
     }
 
-    /// The first serving primary that cannot prepare transactions.
-    pub(super) fn without_two_phase(&self) -> Option<Address> {
-        let topology = self.topology();
-        topology
-            .shards
-            .iter()
-            .map(|shard| &shard.primary)
-            .find_map(|address| {
-                let facts = self.node(address).view().facts?;
-                (facts.extension?.max_prepared == 0).then(|| address.clone())
-            })
-    }
-
     /// Shared control session of a shard's primary.
     pub(super) async fn shard_session(&self, shard: ShardNumber) -> Result<Arc<Session>, Fault> {
         let address = self.primary(shard).ok_or(trouble::no_primary(shard))?;

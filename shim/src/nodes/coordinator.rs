@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::{Epoch, ShardNumber};
+use pgdog_core::ids::{Epoch, Incarnation, ShardNumber};
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
@@ -27,6 +27,32 @@ pub(super) struct Coordinator {
     pub(super) in_use: InUse,
 }
 
+impl Cluster {
+    /// Why transactions cannot be prepared on the serving primaries, if so.
+    pub(super) fn against_two_phase(&self) -> Option<Fault> {
+        let topology = self.topology();
+        let mut servers: Vec<(Incarnation, &Address)> = Vec::new();
+        for shard in &topology.shards {
+            let address = &shard.primary;
+            let Some(facts) = self.node(address).view().facts else {
+                continue;
+            };
+            let Some(node) = facts.extension else {
+                continue;
+            };
+            if node.max_prepared == 0 {
+                return Some(trouble::no_two_phase(address));
+            }
+            // A server has the names of prepared transactions in common for its databases.
+            if let Some((_, other)) = servers.iter().find(|(own, _)| *own == node.incarnation) {
+                return Some(trouble::one_server(other, address));
+            }
+            servers.push((node.incarnation, address));
+        }
+        None
+    }
+}
+
 impl Coordinator {
     pub(super) fn new() -> Self {
         Self {
@@ -42,8 +68,8 @@ impl Coordinator {
         decider: ShardNumber,
         epoch: Epoch,
     ) -> Result<Gid, Fault> {
-        if let Some(address) = cluster.without_two_phase() {
-            return Err(trouble::no_two_phase(&address));
+        if let Some(fault) = cluster.against_two_phase() {
+            return Err(fault);
         }
         let mut held = self.held.subscribe();
         let waited = tokio::time::timeout(LOCK_WAIT, held.wait_for(|held| *held)).await;

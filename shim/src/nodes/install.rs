@@ -60,10 +60,10 @@ pub(super) async fn prepare(cluster: &Cluster) -> Result<(), Fault> {
     fill_shards(cluster).await?;
     if cluster.settings().two_phase_commit
         && topology.shards.len() > 1
-        && let Some(address) = cluster.without_two_phase()
+        && let Some(fault) = cluster.against_two_phase()
     {
-        tracing::warn!(database = cluster.name(), node = %address,
-            "max_prepared_transactions is 0: writes to several shards are refused");
+        tracing::warn!(database = cluster.name(), why = %fault,
+            "writes to several shards are refused");
     }
     Ok(())
 }
@@ -244,7 +244,8 @@ async fn commit_everywhere(
     let Some((decider, first, client)) = open.first() else {
         return Ok(());
     };
-    let two_phase = cluster.settings().two_phase_commit && cluster.without_two_phase().is_none();
+    let two_phase = cluster.settings().two_phase_commit && cluster.against_two_phase().is_none();
+    // Without it, what is left out is declared at the next start.
     if open.len() == 1 || !two_phase {
         for (_, address, client) in open {
             run(client, address, "COMMIT").await?;

@@ -105,6 +105,14 @@ pub(super) fn contradiction(table: &str, ours: &str, theirs: &str) -> Fault {
     }
 }
 
+pub(super) fn one_server(one: &Address, other: &Address) -> Fault {
+    Fault::WrongState {
+        what: "cannot write to several shards".into(),
+        why: format!("{one} and {other} are databases of one server"),
+        hint: Some("Give each shard a server, or set two_phase_commit = false.".into()),
+    }
+}
+
 pub(super) fn no_two_phase(address: &Address) -> Fault {
     Fault::WrongState {
         what: "cannot write to several shards".into(),

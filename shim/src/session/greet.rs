@@ -84,7 +84,8 @@ pub(super) async fn greet(
         (false, Some(cluster)) => Database::Cluster(cluster),
         // As in PostgreSQL: who has proved who he is may know that there is no such database.
         (false, None) => {
-            let fault = Fault::UnknownDatabase { database: name };
+            let absent = services.absent.load().get(&name).cloned();
+            let fault = absent.unwrap_or(Fault::UnknownDatabase { database: name });
             services.logins.note(LoginEnd::Refused);
             return Err(client.dismiss(&ErrorFields::from(&fault)).await);
         }

@@ -60,6 +60,8 @@ pub struct Services {
     pub pools: Arc<Pools>,
     /// Logical databases by name.
     pub clusters: ArcSwap<HashMap<String, Arc<Cluster>>>,
+    /// Databases that are configured and not served, with what their clients are told.
+    pub absent: ArcSwap<HashMap<String, Fault>>,
     /// Plans by text.
     pub plans: PlanCache,
     /// How clients are served behind TLS; none are when empty.
@@ -99,6 +101,7 @@ impl Services {
             settings: ArcSwap::from_pointee(settings),
             pools,
             clusters: ArcSwap::default(),
+            absent: ArcSwap::default(),
             plans: PlanCache::new(PLAN_CACHE_BYTES),
             tls: ArcSwapOption::empty(),
             prepared: Registry::default(),
