@@ -1,5 +1,6 @@
 //! Pools, clients and memory have bounds, whatever clients do.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -160,9 +161,51 @@ pub async fn r148_clients_beyond_the_limit_are_told_at_once(
     configure(cluster, 0, &["max_client_conn = 5000"]).await
 }
 
-fn descriptors(cluster: &Cluster, shim: usize) -> anyhow::Result<usize> {
+/// What a shim has open but for connections to the nodes, of which a pool opens more when more
+/// clients come at a time.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    /// Connections that it has accepted on its port.
+    clients: usize,
+    /// Everything else.
+    others: usize,
+}
+
+fn open(cluster: &Cluster, shim: usize) -> anyhow::Result<Open> {
     let pid = cluster.shim_pid(shim).context("this shim does not run")?;
-    Ok(std::fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+    let d = cluster.description();
+    let nodes = d.shards.iter().chain(&d.spares);
+    let nodes: HashSet<u16> = nodes.map(|shard| shard.primary.port).collect();
+    let (mut total, mut sockets) = (0, HashSet::new());
+    for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
+        total += 1;
+        // It may be closed by now.
+        if let Ok(target) = std::fs::read_link(descriptor?.path()) {
+            sockets.insert(target.to_string_lossy().into_owned());
+        }
+    }
+    let (mut clients, mut servers) = (0, 0);
+    // See proc_pid_net(5): addresses of both ends, state, and at last the inode.
+    for line in std::fs::read_to_string(format!("/proc/{pid}/net/tcp"))?.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [_, local, remote, state, _, _, _, _, _, inode, ..] = words[..] else {
+            continue;
+        };
+        let port = |end: &str| u16::from_str_radix(end.rsplit(':').next()?, 16).ok();
+        const LISTENS: &str = "0A";
+        if state == LISTENS || !sockets.contains(&format!("socket:[{inode}]")) {
+            continue;
+        }
+        if port(local) == Some(d.shims[shim].port) {
+            clients += 1;
+        } else if port(remote).is_some_and(|port| nodes.contains(&port)) {
+            servers += 1;
+        }
+    }
+    Ok(Open {
+        clients,
+        others: total - clients - servers,
+    })
 }
 
 /// Clients that leave properly, half, with a reset, and in the middle of a login; 2000 of them at
@@ -176,43 +219,49 @@ pub async fn r149_clients_that_leave_in_any_way_leave_nothing(
         ..login.clone()
     };
     let admin = cluster.admin(1).await?;
-    let count = || async { Ok::<_, anyhow::Error>(admin.rows("SHOW CLIENTS").await?.len()) };
+    let (login, wrong, admin) = (&login, &wrong, &admin);
+    // Nobody is here but the operator, and no server connection is lent.
+    let is_quiet = move || async move {
+        let mut lent = 0;
+        for row in admin.named_rows("SHOW POOLS").await? {
+            lent += row["sv_active"].parse::<usize>()?;
+        }
+        let shown = admin.rows("SHOW CLIENTS").await?.len();
+        let open = open(cluster, 1)?;
+        anyhow::Ok((shown == 0 && lent == 0 && open.clients == 1).then_some(open))
+    };
     // Servers' connections are opened by the first ones.
-    try_join_all((0..20).map(|_| Wire::connect(&login))).await?;
-    wait_until("a quiet shim", LIMIT, || async {
-        Ok((count().await? == 0).then_some(()))
-    })
-    .await?;
-    let before = descriptors(cluster, 1)?;
+    try_join_all((0..20).map(|_| Wire::connect(login))).await?;
+    let before = wait_until("a quiet shim", LIMIT, is_quiet).await?;
     let rounds = if full_size() { 100 } else { 4 };
     for _ in 0..rounds {
-        let leave = (0..20).map(|nth| {
-            let (login, wrong) = (&login, &wrong);
-            async move {
-                match nth % 5 {
-                    0 => drop(Wire::connect(login).await?),
-                    1 => Wire::connect(login).await?.reset()?,
-                    2 => {
-                        // Says that nothing more comes, and does not listen any more.
-                        let mut wire = Wire::connect(login).await?;
-                        wire.stream.shutdown().await?;
-                    }
-                    3 => ensure!(Wire::connect(wrong).await.is_err(), "a wrong password"),
-                    _ => {
-                        let mut half = TcpStream::connect(("127.0.0.1", login.port)).await?;
-                        half.write_all(&[0, 0, 0, 50, 0, 3]).await?;
-                    }
+        let leave = (0..20).map(|nth| async move {
+            match nth % 5 {
+                0 => drop(Wire::connect(login).await?),
+                1 => Wire::connect(login).await?.reset()?,
+                2 => {
+                    // Says that nothing more comes, and does not listen any more.
+                    let mut wire = Wire::connect(login).await?;
+                    wire.stream.shutdown().await?;
                 }
-                anyhow::Ok(())
+                3 => ensure!(Wire::connect(wrong).await.is_err(), "a wrong password"),
+                _ => {
+                    let mut half = TcpStream::connect(("127.0.0.1", login.port)).await?;
+                    half.write_all(&[0, 0, 0, 50, 0, 3]).await?;
+                }
             }
+            anyhow::Ok(())
         });
         try_join_all(leave).await?;
     }
     wait_until("a quiet shim again", LIMIT, || async {
-        let quiet = count().await? == 0 && descriptors(cluster, 1)? <= before;
-        Ok(quiet.then_some(()))
+        Ok(is_quiet()
+            .await?
+            .filter(|after| after.others <= before.others))
     })
     .await
+    .with_context(|| format!("{before:?} before, {:?} after", open(cluster, 1)))?;
+    Ok(())
 }
 
 /// Logins by many workers, with one thread and with four; those that fail are counted.

@@ -10,6 +10,7 @@ mod host;
 mod http;
 mod limits;
 mod measure;
+mod memory;
 mod reload;
 mod tls;
 
@@ -89,6 +90,7 @@ impl App {
         let services = Arc::new(Services::new(accounts::settings(&config), pools));
         services.tls.store(tls.inbound.map(Arc::new));
         prepare_verifiers(&services);
+        memory::give_back_after_clients(services.clone());
         let process = Process::new(config, services.clone(), dialer);
         process.start_databases().await?;
         process.look_for_absent();

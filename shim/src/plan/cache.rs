@@ -1,7 +1,9 @@
 //! Plans by text: a text seen before is never parsed again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwap;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
@@ -17,7 +19,13 @@ const MAX_SHAPE_BYTES: usize = 16 << 10;
 
 /// Bounded by bytes, shared by every client of the process.
 pub struct PlanCache {
+    /// Texts that were asked for in more than one round.
     plans: Cache<String, Planned, Bytes>,
+    /// All others, each with the round it came in: most texts with constants in them never come
+    /// back, and must not push out those that do.
+    passing: ArcSwap<Passing>,
+    passing_bytes: u64,
+    round: AtomicU64,
     /// By shape: plans that hold for all texts of the shape.
     shapes: Cache<String, Planned, Bytes>,
     max_text_bytes: u64,
@@ -26,15 +34,14 @@ pub struct PlanCache {
 impl PlanCache {
     /// A cache of about `capacity_bytes`; a text longer than an eighth of it is never kept.
     pub fn new(capacity_bytes: u64) -> Self {
-        let typical_entry_bytes = 2048;
-        let cache = |bytes: u64| {
-            let entries = usize::try_from(bytes / typical_entry_bytes).unwrap_or(usize::MAX);
-            Cache::with_weighter(entries.max(16), bytes, Bytes)
-        };
-        let for_shapes = capacity_bytes / 4;
+        let part = capacity_bytes / 4;
+        let rest = capacity_bytes - 2 * part;
         Self {
-            plans: cache(capacity_bytes - for_shapes),
-            shapes: cache(for_shapes),
+            plans: Cache::with_weighter(entries(rest), rest, Bytes),
+            passing: ArcSwap::from_pointee(passing(part)),
+            passing_bytes: part,
+            round: AtomicU64::new(0),
+            shapes: Cache::with_weighter(entries(part), part, Bytes),
             max_text_bytes: capacity_bytes / 8,
         }
     }
@@ -47,11 +54,33 @@ impl PlanCache {
         if let Some(planned) = self.plans.get(sql) {
             return planned;
         }
+        let round = self.round.load(Ordering::Relaxed);
+        let passing = self.passing.load();
+        if let Some((planned, since)) = passing.get(sql) {
+            if since != round {
+                passing.remove(sql);
+                self.plans.insert(sql.to_owned(), planned.clone());
+            }
+            return planned;
+        }
         let planned = parse(sql).map(Arc::new);
         if weight(sql, &planned) <= self.max_text_bytes {
-            self.plans.insert(sql.to_owned(), planned.clone());
+            let entry = (planned.clone(), round);
+            passing.insert(sql.to_owned(), entry);
         }
         planned
+    }
+
+    /// Begins another round. A message may ask for its text several times; whoever asks in a later
+    /// round is another one, if rounds are as long as messages take.
+    pub fn begin_round(&self) {
+        self.round.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives up the texts that were asked for in one round only.
+    pub fn forget_passing(&self) {
+        // Another one: an empty cache would keep the room of a full one.
+        self.passing.store(Arc::new(passing(self.passing_bytes)));
     }
 
     /// As [`PlanCache::get_or_parse`] where values of keys do not matter: the plan may be of
@@ -79,13 +108,27 @@ impl PlanCache {
 
     /// Number of texts kept.
     pub fn len(&self) -> usize {
-        self.plans.len()
+        self.plans.len() + self.passing.load().len()
     }
 
     /// True when no text is kept.
     pub fn is_empty(&self) -> bool {
-        self.plans.is_empty()
+        self.len() == 0
     }
+}
+
+/// Plans with the rounds they came in.
+type Passing = Cache<String, (Planned, u64), BytesInRound>;
+
+fn passing(bytes: u64) -> Passing {
+    Cache::with_weighter(entries(bytes), bytes, BytesInRound)
+}
+
+/// How many plans may be expected in so many bytes.
+fn entries(bytes: u64) -> usize {
+    const TYPICAL_BYTES: u64 = 2048;
+    let entries = usize::try_from(bytes / TYPICAL_BYTES).unwrap_or(usize::MAX);
+    entries.max(16)
 }
 
 #[derive(Clone)]
@@ -93,6 +136,15 @@ struct Bytes;
 
 impl Weighter<String, Planned> for Bytes {
     fn weight(&self, sql: &String, planned: &Planned) -> u64 {
+        weight(sql, planned)
+    }
+}
+
+#[derive(Clone)]
+struct BytesInRound;
+
+impl Weighter<String, (Planned, u64)> for BytesInRound {
+    fn weight(&self, sql: &String, (planned, _): &(Planned, u64)) -> u64 {
         weight(sql, planned)
     }
 }
@@ -143,6 +195,23 @@ mod tests {
         assert_eq!(cache.len(), 1, "the second was not parsed");
         let other = cache.get_alike("SELECT * FROM t WHERE b = 23", &mut scratch);
         assert!(!other.unwrap().statements[0].alike);
+    }
+
+    #[test]
+    fn a_text_that_never_comes_back_is_given_up_first() {
+        let cache = PlanCache::new(64 << 10);
+        let first = cache.get_or_parse("SELECT 1").unwrap();
+        cache.begin_round();
+        cache.get_or_parse("SELECT 1").unwrap();
+        for n in 2..2000 {
+            for _ in 0..3 {
+                cache.get_or_parse(&format!("SELECT {n}")).unwrap();
+            }
+        }
+        let still = cache.get_or_parse("SELECT 1").unwrap();
+        assert!(Arc::ptr_eq(&first, &still), "others have pushed it out");
+        cache.forget_passing();
+        assert_eq!(cache.len(), 1);
     }
 
     #[test]
