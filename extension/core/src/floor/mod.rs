@@ -163,7 +163,7 @@ pub fn choose(candidates: &[Candidate], ask: &Ask<'_>) -> Decision {
             Standing::Proved | Standing::Unfit => None,
         });
     match likely.min_by_key(|(rank, _)| in_time_first(*rank, ask.budget_ms)) {
-        Some((Rank::Measured(eta), _)) if eta > ask.budget_ms => {}
+        Some((Rank::Measured(eta), _)) if eta > ask.budget_ms.saturating_mul(CERTAINTY) => {}
         Some((_, candidate)) if ask.budget_ms > 0 => {
             return Decision::Guard {
                 candidate,
@@ -231,6 +231,10 @@ pub fn shown(
 ) -> Option<Lsn> {
     (life == by && timeline.is_some() && timeline == of).then_some(lsn)
 }
+
+/// By how much an estimate must exceed what a read may wait, for the wait to be called in vain: the
+/// rate of replay is measured over many small pieces of WAL, and one large piece goes much faster.
+const CERTAINTY: u64 = 10;
 
 /// How soon it is worth asking again when no candidate can even take a guard.
 const RESAMPLE_MS: u64 = 10;

@@ -156,6 +156,16 @@ fn a_measured_eta_beyond_the_budget_is_refused_at_once_with_that_eta() {
 }
 
 #[test]
+fn an_estimate_that_is_only_a_little_too_long_is_no_reason_to_refuse() {
+    let slow = with_rate(replica("a", "a", 0), 1000);
+    let guard = Decision::Guard {
+        candidate: 0,
+        budget_ms: 100,
+    };
+    assert_eq!(choose_at(900, 100, &[slow]), guard);
+}
+
+#[test]
 fn a_sample_s_age_counts_towards_the_eta() {
     let mut aged = with_rate(replica("a", "a", 0), 1000);
     aged.sample.as_mut().unwrap().age_ms = 150;
