@@ -346,6 +346,10 @@ async fn a_new_epoch_is_carried_by_the_next_read(cluster: &Cluster) -> anyhow::R
             ensure!(answer.ends_with("T D C(SELECT 1) Z(I)"), "{told}: {answer}");
         }
     }
+    // With one shard every read is of all rows: it is held to the epoch of growth as well.
+    let asked = "SELECT setting FROM pg_settings WHERE name = 'pgdog.fan_out'";
+    let found = value(&client.query(asked).await?);
+    ensure!(found.as_deref() == Some("on"), "{found:?}");
     Ok(())
 }
 

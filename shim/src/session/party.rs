@@ -299,7 +299,12 @@ impl Session<'_> {
             && !participant.begun
             && participant.lease.epoch != Some(epoch)
         {
-            ahead.query(format!("SET pgdog.epoch = '{epoch}'"));
+            // Where there is one shard, a read without a key sees all rows: not any more once the
+            // cluster has grown, although no key has moved.
+            let whole = topology.shards.len() == 1;
+            ahead.query(format!(
+                "SET pgdog.epoch = '{epoch}'; SET pgdog.fan_out = {whole}"
+            ));
             participant.lease.epoch = Some(epoch);
         }
         if !participant.begun && self.clears_sequences(&participant.lease) {

@@ -9,12 +9,12 @@ use tokio::net::TcpStream;
 use super::client::{Client, Gone};
 use super::greet::{Database, Guest, greet};
 use super::params::Params;
-use super::party::Place;
+use super::party::{Participant, Place};
 use super::services::Services;
 use super::settings::Keep;
 use super::{Session, admin, faults, startup_options};
 use crate::net::Stream;
-use crate::nodes::Cluster;
+use crate::nodes::{Cluster, Topology};
 use crate::observe::LoginEnd;
 use crate::proto::{ErrorFields, Startup, TxStatus, backend};
 use crate::server::{Moment, ROLE_SETTINGS, role_settings};
@@ -76,7 +76,7 @@ async fn converse(
                 }
             };
             services.logins.note(LoginEnd::Accepted);
-            run(session, services).await
+            run(session).await
         }
     }
 }
@@ -117,20 +117,34 @@ async fn open<'a>(
     }
 }
 
-async fn run(mut session: Session<'_>, services: &Services) -> Result<(), Gone> {
+async fn run(mut session: Session<'_>) -> Result<(), Gone> {
     let ended = session.run().await;
     session.note_traffic();
     match ended {
         Err(Gone::Dismissed) | Ok(()) => Ok(()),
-        Err(Gone::Left) => {
-            let _ = services;
-            Ok(())
-        }
+        Err(Gone::Left) => Ok(()),
         Err(other) => Err(other),
     }
 }
 
 impl Session<'_> {
+    /// A connection to the session's own shard or, as long as that one cannot be reached, to
+    /// another one: what lives there can be served.
+    async fn first_of(&mut self, topology: &Topology) -> Result<Participant, Fault> {
+        let home = usize::from(self.home(topology)?.0);
+        let (before, from) = topology.shards.split_at(home);
+        let mut first = None;
+        for nodes in from.iter().chain(before) {
+            match self.lend(nodes.shard, &nodes.primary, Place::Primary).await {
+                Err(fault) if fault.sqlstate().starts_with("08") => {
+                    first.get_or_insert(fault);
+                }
+                lent => return lent,
+            }
+        }
+        Err(first.unwrap_or_else(|| faults::fault("08006", "no shard can be reached")))
+    }
+
     /// Reads the settings that the user brings (ALTER ROLE, ALTER DATABASE, startup packet), and
     /// tells the client what a server reports once they are applied.
     async fn take_over(&mut self, startup: &Startup) -> Result<(), Fault> {
@@ -139,9 +153,8 @@ impl Session<'_> {
         let begin_with = asked.extract_if(.., |(name, _)| BEGIN_WITH.contains(&name.as_str()));
         self.login.params.extend(begin_with);
         let topology = self.cluster.topology();
-        let home = self.home(&topology)?;
-        let address = topology.shards[usize::from(home.0)].primary.clone();
-        let mut first = self.lend(home, &address, Place::Primary).await?;
+        let mut first = self.first_of(&topology).await?;
+        let (shard, address) = (first.shard, first.address.clone());
         let asked_of_node = format!("{LETS_IN};\n{ROLE_SETTINGS}");
         let mut rows = match first.lease.simple(&asked_of_node).await {
             Ok(rows) => rows,
@@ -160,7 +173,7 @@ impl Session<'_> {
         self.role_settings = Some((role_settings(&rows), Moment::now()));
         if self.is_of_old_role(&first.lease) {
             self.throw_away(first);
-            first = self.lend(home, &address, Place::Primary).await?;
+            first = self.lend(shard, &address, Place::Primary).await?;
         }
         self.take_role_settings(rows.into_iter().flatten().flatten());
         for (name, value) in asked {
