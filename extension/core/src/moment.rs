@@ -43,7 +43,7 @@ impl FromStr for Moment {
         };
         let hour = digits(&mut rest, 1..=2).ok_or(form)?;
         let minute = after(&mut rest, ":", 2..=2).ok_or(form)?;
-        let second = after(&mut rest, ":", 2..=2).unwrap_or(0);
+        let second = optional(&mut rest, ":").ok_or(form)?;
         let fraction = match rest.strip_prefix('.') {
             Some(fraction) => {
                 rest = fraction;
@@ -104,6 +104,14 @@ fn after(rest: &mut &str, mark: &str, count: std::ops::RangeInclusive<usize>) ->
     digits(rest, count)
 }
 
+/// Two digits behind a mark; 0 without the mark, none if something else follows it.
+fn optional(rest: &mut &str, mark: &str) -> Option<i64> {
+    match rest.starts_with(mark) {
+        true => after(rest, mark, 2..=2),
+        false => Some(0),
+    }
+}
+
 /// A fraction of a second, rounded to the microsecond as PostgreSQL does.
 fn microseconds(rest: &mut &str) -> Option<i64> {
     let end = rest
@@ -127,12 +135,14 @@ fn offset(text: &str) -> Option<i64> {
         ("-", rest) => (-1, rest),
         _ => return None,
     };
-    let (hours, minutes) = match digits(&mut rest, 1..=4)? {
-        both if text.len() == 5 && rest.is_empty() => (both / 100, both % 100),
-        hours if hours < 100 => (hours, after(&mut rest, ":", 2..=2).unwrap_or(0)),
+    let long = rest.len();
+    let first = digits(&mut rest, 1..=4)?;
+    let (hours, minutes) = match long - rest.len() {
+        4 if rest.is_empty() => (first / 100, first % 100),
+        1 | 2 => (first, optional(&mut rest, ":")?),
         _ => return None,
     };
-    let seconds = after(&mut rest, ":", 2..=2).unwrap_or(0);
+    let seconds = optional(&mut rest, ":")?;
     let fits = hours < 16 && minutes < 60 && seconds < 60 && rest.is_empty();
     fits.then_some(sign * (hours * 3600 + minutes * 60 + seconds) * SECOND)
 }
@@ -217,6 +227,14 @@ mod tests {
             "2024-01-01 10:00:00.Z",
             "2024-01-01 10:00:00+",
             "2024-01-01 10:00:00+20",
+            "2024-01-01 10:00:5Z",
+            "2024-01-01 10:00:005Z",
+            "2024-01-01 10:00:Z",
+            "2024-01-01 10:00:00+02:3",
+            "2024-01-01 10:00:00+02:",
+            "2024-01-01 10:00:00+02:00:1",
+            "2024-01-01 10:00:00+002",
+            "2024-01-01 10:00:00+0200:30",
             "2024-01-01 10:00:00+02 x",
             "2024-01-01 10:00:00 Europe/Berlin",
             "24-01-01 10:00:00Z",
