@@ -249,4 +249,4 @@ pub fn without_extension(seen: &[Seen], declared: &[DeclaredNode]) -> Result<boo
 
 #[cfg(test)]
 #[path = "manifest_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -14,7 +14,7 @@ fn address(port: u16) -> Address {
 }
 
 /// A serving node: port, shard, shards, version.
-fn node(port: u16, shard: u16, shards: u16, version: u64) -> Seen {
+pub(in crate::nodes) fn node(port: u16, shard: u16, shards: u16, version: u64) -> Seen {
     Seen {
         address: address(port),
         facts: Facts {

@@ -11,7 +11,7 @@ use super::cluster::Cluster;
 use super::control::Session;
 use super::manifest::Seen;
 use super::node::{Node, POLL_TIMEOUT};
-use super::observed::Facts;
+use super::observed::{Facts, NodeFacts};
 use super::topology::Address;
 
 /// A server as primary.
@@ -21,6 +21,8 @@ pub(super) struct Reign {
     pub(super) incarnation: Incarnation,
     /// Which cluster of PostgreSQL.
     pub(super) system_identifier: String,
+    /// Of which shard, if of any.
+    pub(super) shard: Option<ShardNumber>,
     /// Its timeline, and where that left earlier ones.
     pub(super) lineage: Arc<Lineage>,
 }
@@ -40,6 +42,7 @@ impl Reign {
         if let Some(known) = known
             && known.incarnation == node.incarnation
             && known.lineage.current == Some(node.timeline)
+            && known.shard == node.shard
         {
             return Ok(Some(known));
         }
@@ -50,6 +53,7 @@ impl Reign {
         Ok(Some(Arc::new(Reign {
             incarnation: node.incarnation.clone(),
             system_identifier: node.system_identifier.clone(),
+            shard: node.shard,
             lineage: Arc::new(Lineage {
                 current: Some(node.timeline),
                 forks,
@@ -59,6 +63,14 @@ impl Reign {
 
     fn timeline(&self) -> Timeline {
         self.lineage.current.unwrap_or_default()
+    }
+
+    /// Whether it came after this primary. Only within a shard: one that was made from a copy of
+    /// another has the same identifier, and timelines of its own.
+    fn replaced(&self, primary: &NodeFacts) -> bool {
+        self.shard == primary.shard
+            && self.system_identifier == primary.system_identifier
+            && self.timeline() > primary.timeline
     }
 }
 
@@ -105,11 +117,7 @@ impl Cluster {
             let Some(facts) = one.facts.extension.as_ref() else {
                 return true;
             };
-            one.facts.in_recovery
-                || !reigns.iter().any(|reign| {
-                    reign.system_identifier == facts.system_identifier
-                        && reign.timeline() > facts.timeline
-                })
+            one.facts.in_recovery || !reigns.iter().any(|reign| reign.replaced(facts))
         });
         seen
     }
@@ -123,5 +131,29 @@ impl Node {
             self.poll_unless(|| self.reign().as_ref().is_some_and(known))
                 .await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::manifest::tests::node;
+
+    #[test]
+    fn a_promotion_replaces_primaries_of_its_own_shard_only() {
+        let facts = |shard| node(1, shard, 2, 1).facts.extension.expect("it has one");
+        let reign = |shard: u16, timeline| Reign {
+            incarnation: Incarnation("promoted".into()),
+            // Shard 1 was made from a base backup of shard 0.
+            system_identifier: "s0".into(),
+            shard: Some(ShardNumber(shard)),
+            lineage: Arc::new(Lineage {
+                current: Some(Timeline(timeline)),
+                forks: Vec::new(),
+            }),
+        };
+        assert!(reign(0, 2).replaced(&facts(0)));
+        assert!(!reign(0, 1).replaced(&facts(0)));
+        assert!(!reign(1, 2).replaced(&facts(0)));
     }
 }
