@@ -21,7 +21,7 @@ impl Facts {
         };
         let outer_ctes = self.with(insert.with_clause.as_ref());
         let target = self.relation(table, true);
-        self.overriding(insert.r#override);
+        self.overriding(target, insert.r#override);
         self.relations[target].insert_columns =
             insert.cols.iter().filter_map(target_name).collect();
         match insert
@@ -53,8 +53,9 @@ impl Facts {
     }
 
     /// `OVERRIDING USER VALUE` takes identity columns from their sequence whatever is given.
-    fn overriding(&mut self, kind: i32) {
+    fn overriding(&mut self, target: usize, kind: i32) {
         if kind == OverridingKind::OverridingUserValue as i32 {
+            self.relations[target].overrides_user = true;
             self.diverges("OVERRIDING USER VALUE");
         }
     }
@@ -115,7 +116,7 @@ impl Facts {
             source: Source::Other,
         };
         self.scopes.top().items.push(excluded);
-        self.assignments(target, &conflict.target_list);
+        self.assignments(target, &conflict.target_list, true);
         self.optional(conflict.where_clause.as_deref());
     }
 
@@ -130,7 +131,7 @@ impl Facts {
             self.read_item(item);
         }
         self.filter(update.where_clause.as_deref());
-        self.assignments(target, &update.target_list);
+        self.assignments(target, &update.target_list, false);
         self.finish_change(update.returning_clause.as_ref(), outer_ctes)
     }
 
@@ -207,14 +208,14 @@ impl Facts {
     fn merge_clause(&mut self, table: &RangeVar, target: usize, clause: &MergeWhenClause) {
         self.optional(clause.condition.as_deref());
         if clause.command_type == CmdType::CmdUpdate as i32 {
-            self.assignments(target, &clause.target_list);
+            self.assignments(target, &clause.target_list, false);
         }
         if clause.command_type != CmdType::CmdInsert as i32 {
             return;
         }
         // The inserted rows are an appearance of their own: ON says nothing about them.
         let inserted = self.relation(table, true);
-        self.overriding(clause.r#override);
+        self.overriding(inserted, clause.r#override);
         let columns = clause.target_list.iter().filter_map(target_name).collect();
         let values = clause
             .values
@@ -225,8 +226,8 @@ impl Facts {
         self.relations[inserted].selected = Some(values);
     }
 
-    /// Reads the assignments of an UPDATE.
-    fn assignments(&mut self, target: usize, targets: &[Node]) {
+    /// Reads the assignments of an UPDATE; `in_conflict`: of an ON CONFLICT.
+    fn assignments(&mut self, target: usize, targets: &[Node], in_conflict: bool) {
         for node in targets {
             let Some(NodeEnum::ResTarget(assigned)) = &node.node else {
                 continue;
@@ -252,9 +253,11 @@ impl Facts {
                 }
             };
             let name = assigned.name.clone();
-            if assigned.indirection.is_empty()
-                && expression.is_some_and(|expression| self.keeps(target, &name, expression))
-            {
+            let keeps = |expression: &Node| {
+                (in_conflict && is_excluded(&name, expression))
+                    || self.keeps(target, &name, expression)
+            };
+            if assigned.indirection.is_empty() && expression.is_some_and(keeps) {
                 continue;
             }
             let known = expression
@@ -265,15 +268,11 @@ impl Facts {
         }
     }
 
-    /// `k = k` and `k = excluded.k`: the new key is on the shard of this statement anyway.
+    /// `k = k`: the row stays where it is.
     fn keeps(&self, target: usize, name: &str, expression: &Node) -> bool {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else {
             return false;
         };
-        let fields: Vec<&str> = column.fields.iter().filter_map(string).collect();
-        if fields == ["excluded", name] {
-            return true;
-        }
         self.scopes
             .resolve(&column.fields)
             .contains(&Column::Stored {
@@ -296,6 +295,15 @@ impl Facts {
         }
         self.targets(&returning.exprs)
     }
+}
+
+/// `k = excluded.k` in ON CONFLICT: the new key is on the shard of this statement anyway.
+fn is_excluded(name: &str, expression: &Node) -> bool {
+    let Some(NodeEnum::ColumnRef(column)) = &expression.node else {
+        return false;
+    };
+    let fields: Vec<&str> = column.fields.iter().filter_map(string).collect();
+    fields == ["excluded", name]
 }
 
 fn origins(trace: &[Column]) -> Vec<Origin> {

@@ -2,6 +2,7 @@
 //!
 //! A fact here is about the text alone. Which tables are sharded is the router's business.
 
+pub(crate) mod array;
 mod cache;
 mod change;
 mod copy;
@@ -272,6 +273,8 @@ pub struct Relation {
     /// plain. Assignments that keep a row on its shard whatever its value (`k = k`,
     /// `k = excluded.k`) are left out.
     pub assigned: Vec<(String, Option<Value>)>,
+    /// `OVERRIDING USER VALUE`: identity columns get other values than the given ones.
+    pub overrides_user: bool,
     /// Columns given to an INSERT in order, empty when it has no list.
     pub insert_columns: Vec<String>,
 }
@@ -322,6 +325,8 @@ pub enum ParamType {
     Numeric,
     /// `text`, `varchar`.
     Text,
+    /// A text that is cast on, to a number or uuid: its spelling is lost.
+    Spelling,
     /// `uuid`.
     Uuid,
 }

@@ -6,6 +6,7 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{AConst, Node, TypeCast, TypeName, a_const};
 
+use super::array::split_array;
 use super::{ParamType, Value, is_unread};
 
 /// What `node` is worth, as far as the text alone tells.
@@ -24,67 +25,6 @@ pub(super) fn value(node: &Node) -> Value {
 /// The members of the array on the right of `= ANY (...)`.
 pub(super) fn members(node: &Node) -> Vec<Value> {
     array(node, None).unwrap_or_else(|| vec![Value::Unknown])
-}
-
-/// Splits a one-dimensional array in text form; `None` members are NULL.
-pub(crate) fn split_array(text: &str) -> Option<Vec<Option<String>>> {
-    let inner = text.trim().strip_prefix('{')?.strip_suffix('}')?;
-    let mut members = Vec::new();
-    let mut chars = inner.chars().peekable();
-    if inner.trim().is_empty() {
-        return Some(members);
-    }
-    loop {
-        let mut member = String::new();
-        let mut quoted = false;
-        let mut more = false;
-        while chars.next_if(char::is_ascii_whitespace).is_some() {}
-        while let Some(c) = chars.next() {
-            match c {
-                ',' => {
-                    more = true;
-                    break;
-                }
-                '{' | '}' => return None,
-                '\\' => member.push(chars.next()?),
-                '"' => {
-                    quoted = true;
-                    take_quoted(&mut chars, &mut member)?;
-                }
-                other => member.push(other),
-            }
-        }
-        push_member(&mut members, member, quoted)?;
-        if !more {
-            return Some(members);
-        }
-    }
-}
-
-fn take_quoted(
-    chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
-    member: &mut String,
-) -> Option<()> {
-    loop {
-        match chars.next()? {
-            '"' => return Some(()),
-            '\\' => member.push(chars.next()?),
-            other => member.push(other),
-        }
-    }
-}
-
-fn push_member(members: &mut Vec<Option<String>>, member: String, quoted: bool) -> Option<()> {
-    if quoted {
-        members.push(Some(member));
-        return Some(());
-    }
-    let bare = member.trim_end();
-    if bare.is_empty() {
-        return None;
-    }
-    members.push((!bare.eq_ignore_ascii_case("null")).then(|| bare.to_owned()));
-    Some(())
 }
 
 /// Families of types between which a cast is followed.
@@ -145,6 +85,7 @@ impl Param {
             Family::Untyped => return Value::Param(self.number),
             Family::Integer => ParamType::Integer,
             Family::Numeric => ParamType::Numeric,
+            Family::Text if self.last != Family::Text => ParamType::Spelling,
             Family::Text => ParamType::Text,
             Family::Uuid => ParamType::Uuid,
         };

@@ -6,7 +6,7 @@
 use pgdog_core::fault::Fault;
 use pgdog_core::placement::{DataType, Key};
 
-use crate::plan::value::split_array;
+use crate::plan::array::split_array;
 use crate::plan::{ParamType, Value};
 
 use super::{Bind, Params};
@@ -77,6 +77,9 @@ enum Wire {
     UnsignedInteger,
     Numeric,
     Text,
+    /// A text that is cast to a number or uuid: what it says is known, but not how it will be
+    /// spelled.
+    Spelling,
     /// Blank-padded: trailing spaces do not count, so only texts without them are certain.
     Padded,
     Uuid,
@@ -88,14 +91,16 @@ enum Wire {
 fn wire(type_oid: u32, cast: Option<ParamType>) -> Wire {
     match (type_oid, cast) {
         (20 | 21 | 23, _) => Wire::Integer,
-        (26, _) => Wire::UnsignedInteger,
+        (26, None) => Wire::UnsignedInteger,
         (1700, _) => Wire::Numeric,
-        (19 | 25 | 1043, _) => Wire::Text,
-        (1042, _) => Wire::Padded,
+        (25 | 1043, None | Some(ParamType::Text)) => Wire::Text,
+        (1042, None | Some(ParamType::Text)) => Wire::Padded,
+        (25 | 1043 | 1042, Some(_)) => Wire::Spelling,
         (2950, _) => Wire::Uuid,
         (0 | 705, Some(ParamType::Integer)) => Wire::Integer,
         (0 | 705, Some(ParamType::Numeric)) => Wire::Numeric,
         (0 | 705, Some(ParamType::Text)) => Wire::Text,
+        (0 | 705, Some(ParamType::Spelling)) => Wire::Spelling,
         (0 | 705, Some(ParamType::Uuid)) => Wire::Uuid,
         (0 | 705, None) => Wire::Inferred,
         _ => Wire::Other,
@@ -114,14 +119,23 @@ fn from_param(
         return Ok(Read::Null);
     };
     let wire = wire(bind.type_oid, cast);
-    if bind.binary {
-        return from_binary(bytes, wire, data_type);
-    }
+    let read = match bind.binary {
+        true => from_binary(bytes, wire, data_type)?,
+        false => from_spelling(bytes, wire, data_type)?,
+    };
+    Ok(match (read, wire, cast) {
+        // The cast rounds it, to a number that a key may well equal.
+        (Read::Nowhere, Wire::Numeric, Some(ParamType::Integer)) => Read::Unknown,
+        (read, _, _) => read,
+    })
+}
+
+fn from_spelling(bytes: &[u8], wire: Wire, data_type: DataType) -> Result<Read, Fault> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Ok(Read::Unknown);
     };
     match (wire, data_type) {
-        (Wire::Other, _) => Ok(Read::Unknown),
+        (Wire::Other, _) | (Wire::Spelling, DataType::Varchar) => Ok(Read::Unknown),
         (Wire::Padded, _) if text.ends_with(' ') => Ok(Read::Unknown),
         (Wire::Integer | Wire::UnsignedInteger, DataType::Varchar) => through_integer(text),
         (Wire::Uuid, DataType::Varchar) => Ok(Read::Key(Key::Varchar(
@@ -163,7 +177,10 @@ fn from_binary(bytes: &[u8], wire: Wire, data_type: DataType) -> Result<Read, Fa
             Ok(Read::Key(Key::Varchar(uuid.to_string())))
         }
         (Wire::Numeric, DataType::Bigint) => Ok(integral_numeric(bytes)),
-        (Wire::Text, _) => text().map_or(Ok(Read::Unknown), |text| from_text(text, data_type)),
+        (Wire::Spelling, DataType::Varchar) => Ok(Read::Unknown),
+        (Wire::Text | Wire::Spelling, _) => {
+            text().map_or(Ok(Read::Unknown), |text| from_text(text, data_type))
+        }
         (Wire::Padded, _) => match text() {
             Some(text) if !text.ends_with(' ') => from_text(text, data_type),
             _ => Ok(Read::Unknown),
@@ -340,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_cast_tells_the_type_on_the_wire() {
-        let as_text = Value::TypedParam(1, ParamType::Text);
+        let as_text = Value::TypedParam(1, ParamType::Spelling);
         // Eight bytes that are a text, not a bigint.
         assert_eq!(bigint(&as_text, b"12345678", true, 0), number(12_345_678));
         let as_integer = Value::TypedParam(1, ParamType::Integer);
@@ -348,6 +365,44 @@ mod tests {
             bigint(&as_integer, &12i64.to_be_bytes(), true, 0),
             number(12)
         );
+    }
+
+    #[test]
+    fn a_text_that_is_cast_on_is_no_varchar_key() {
+        let (integer, uuid) = (ParamType::Integer, ParamType::Uuid);
+        let upper = b"A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11";
+        let texts: [(&[u8], u32, ParamType); 5] = [
+            (b"007", 1043, integer),
+            (b"007", 25, integer),
+            (b"007", 0, ParamType::Spelling),
+            (upper, 1043, uuid),
+            (upper, 0, ParamType::Spelling),
+        ];
+        for (bytes, oid, cast) in texts {
+            for binary in [false, true] {
+                let params = One(bytes.to_vec(), binary, oid);
+                let value = Value::TypedParam(1, cast);
+                let read = read(&value, DataType::Varchar, &params);
+                assert_eq!(read, Ok(vec![Read::Unknown]), "{oid} {cast:?}");
+            }
+        }
+        let value = Value::TypedParam(1, integer);
+        assert_eq!(bigint(&value, b"007", false, 1043), number(7));
+        assert_eq!(bigint(&value, b"007", true, 25), number(7));
+        let plain = Value::TypedParam(1, ParamType::Text);
+        let params = One(b"007".to_vec(), false, 1043);
+        let same = vec![Read::Key(Key::Varchar("007".into()))];
+        assert_eq!(read(&plain, DataType::Varchar, &params), Ok(same));
+    }
+
+    #[test]
+    fn a_cast_may_round_a_number_to_a_key() {
+        let value = Value::TypedParam(1, ParamType::Integer);
+        assert_eq!(bigint(&value, b"12.5", false, 1700), vec![Read::Unknown]);
+        assert_eq!(bigint(&value, b"12.0", false, 1700), number(12));
+        // An oid that is beyond int4 becomes a negative one.
+        let oid = b"4294967295";
+        assert_eq!(bigint(&value, oid, false, 26), vec![Read::Unknown]);
     }
 
     #[test]

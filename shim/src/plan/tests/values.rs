@@ -1,6 +1,7 @@
 use pg_query::NodeEnum;
 
-use super::super::value::{split_array, value};
+use super::super::array::split_array;
+use super::super::value::value;
 use super::super::{ParamType, Value};
 
 fn of(expression: &str) -> Value {
@@ -91,7 +92,10 @@ fn parameters_survive_casts_that_keep_them() {
     for (expression, param_type) in [
         ("$2::bigint", ParamType::Integer),
         ("$2::int4", ParamType::Integer),
-        ("$2::text::bigint", ParamType::Text),
+        ("$2::text", ParamType::Text),
+        ("$2::text::varchar", ParamType::Text),
+        ("$2::text::bigint", ParamType::Spelling),
+        ("$2::text::uuid", ParamType::Spelling),
         ("CAST($2 AS uuid)", ParamType::Uuid),
         ("$2::numeric", ParamType::Numeric),
     ] {
@@ -122,6 +126,28 @@ fn array_texts_are_split_as_postgresql_does() {
             some("q\"q")
         ])
     );
+    // White space around a quoted member is none of it, an escaped character always is.
+    let one = |text: &str| Some(vec![some(text)]);
+    assert_eq!(split_array("{\"a\" }"), one("a"));
+    assert_eq!(split_array("{ \"a \"\t\n}"), one("a "));
+    assert_eq!(split_array("{a\\ }"), one("a "));
+    assert_eq!(split_array("{a\\  }"), one("a "));
+    assert_eq!(split_array("{\\ a }"), one(" a"));
+    assert_eq!(split_array("{\\NULL}"), one("NULL"));
+    assert_eq!(split_array("{a\u{a0}}"), one("a\u{a0}"));
+    assert_eq!(split_array("{\u{a0}}"), one("\u{a0}"));
+    assert_eq!(split_array("{a\u{b} }"), one("a"));
+    assert_eq!(split_array("{\"\"}"), one(""));
+    for malformed in [
+        "{\"a\"b}",
+        "{a\"b\"}",
+        "{\"a\"\"b\"}",
+        "{\"a\" \"b\"}",
+        "{\"a\\",
+        "\u{a0}{a}",
+    ] {
+        assert_eq!(split_array(malformed), None, "{malformed}");
+    }
     assert_eq!(split_array("{{1},{2}}"), None);
     assert_eq!(split_array("1,2"), None);
     assert_eq!(split_array("{1,,2}"), None);
