@@ -160,6 +160,29 @@ $function$;
 COMMENT ON FUNCTION pgdog.require_declarable(regclass) IS
     'error unless the caller may declare this table';
 
+CREATE FUNCTION pgdog.unfit_key(target oid, key_column name, key_type text) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $function$
+    SELECT CASE
+        WHEN format_type(a.atttypid, NULL) <> ALL (CASE key_type
+                 WHEN 'bigint' THEN ARRAY['smallint', 'integer', 'bigint']
+                 WHEN 'varchar' THEN ARRAY['text', 'character varying']
+                 ELSE ARRAY[key_type] END)
+            THEN format('is not of type %s', key_type)
+        WHEN a.attgenerated <> '' THEN 'is generated: statements do not give it'
+        -- Equal keys must be on one shard, so texts must be equal only if all of their bytes are.
+        WHEN NOT coalesce((SELECT c.collisdeterministic FROM pg_collation c
+                            WHERE c.oid = a.attcollation), true)
+            THEN 'has a collation that is not deterministic'
+    END
+      FROM pg_attribute a
+     WHERE a.attrelid = target AND a.attname = key_column
+       AND a.attnum > 0 AND NOT a.attisdropped
+$function$;
+COMMENT ON FUNCTION pgdog.unfit_key(oid, name, text) IS
+    'why rows cannot be placed by this column; NULL if they can';
+
 CREATE FUNCTION pgdog.declare_sharded(
     target regclass, key_column text, key_type text, query text, result text, rules jsonb
 ) RETURNS void
@@ -169,7 +192,7 @@ AS $function$
 DECLARE
     wanted pgdog.sharded_tables;
     found  pgdog.sharded_tables;
-    types  text[];
+    unfit  text;
 BEGIN
     IF target IS NULL THEN
         PERFORM pgdog.require_operator();
@@ -195,21 +218,18 @@ BEGIN
     IF target IS NOT NULL THEN
         SELECT n.nspname, c.relname INTO STRICT wanted.schema_name, wanted.table_name
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
-        types := CASE key_type
-            WHEN 'bigint' THEN ARRAY['smallint', 'integer', 'bigint']
-            WHEN 'varchar' THEN ARRAY['text', 'character varying', 'character']
-            WHEN 'uuid' THEN ARRAY['uuid'] END;
         IF NOT EXISTS (SELECT FROM pg_attribute a
                         WHERE a.attrelid = target AND a.attname = key_column
                           AND a.attnum > 0 AND NOT a.attisdropped) THEN
             RAISE EXCEPTION 'column "%" of table % does not exist', key_column, target
                 USING ERRCODE = 'undefined_column';
         END IF;
-        IF NOT EXISTS (SELECT FROM pg_attribute a
-                        WHERE a.attrelid = target AND a.attname = key_column
-                          AND format_type(a.atttypid, NULL) = ANY (types)) THEN
-            RAISE EXCEPTION 'column "%" of table % is not of type %', key_column, target, key_type
-                USING ERRCODE = 'datatype_mismatch';
+        unfit := pgdog.unfit_key(target, key_column, key_type);
+        IF unfit IS NOT NULL THEN
+            RAISE EXCEPTION 'column "%" of table % %', key_column, target, unfit
+                USING ERRCODE = 'datatype_mismatch',
+                      HINT = 'Use a stored column of type smallint, integer, bigint, text, varchar '
+                          'or uuid, with a deterministic collation.';
         END IF;
     END IF;
     IF EXISTS (SELECT FROM pgdog.omnisharded_tables o

@@ -3,6 +3,7 @@
 //! ```text
 //!                    session epoch                 compared with
 //! omni write         gate first, then compared     epoch
+//! omni write inside  the same; refused unless the transaction entered the gate (on every shard)
 //! sharded write      compared                      placement_epoch
 //! sharded read       compared, if one is set       placement_epoch (epoch if pgdog.fan_out)
 //! no epoch at all    reads free; writes refused unless allowed; superusers may
@@ -38,8 +39,9 @@ pub(crate) fn effective_epoch() -> Option<Epoch> {
     gucs::session_epoch().max(transaction::entered())
 }
 
-/// Checks a statement that writes these relations; takes the gate if one is omnisharded.
-pub(crate) fn check_writes(targets: &[pg_sys::Oid]) {
+/// Checks a statement that writes these relations; takes the gate if one is omnisharded. `inner`:
+/// it stands in a function or trigger, so that no router has seen it.
+pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
     // SAFETY: reads the state of this server.
     if targets.is_empty() || is_exempt() || unsafe { pg_sys::RecoveryInProgress() } {
         return;
@@ -73,8 +75,25 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid]) {
     match class {
         Class::Unlisted => {}
         Class::Sharded => compare(session, here.placement_epoch),
-        Class::Omni => compare(session, here.epoch),
+        Class::Omni => {
+            compare(session, here.epoch);
+            // A statement that runs on every shard has entered the gate on each before.
+            if inner && here.shards > 1 && transaction::entered().is_none() {
+                refuse_alone(targets);
+            }
+        }
     }
+}
+
+fn refuse_alone(targets: &[pg_sys::Oid]) -> ! {
+    raise(&Fault::Refused {
+        what: format!(
+            "a write to omnisharded table \"{}\" on one shard only",
+            name_of(first_declared(targets))
+        ),
+        why: "a function or trigger writes it, of which no other shard knows".into(),
+        hint: Some("Write the table with a statement of its own.".into()),
+    })
 }
 
 /// Checks a statement that only reads these relations. Without an epoch, reads are free.

@@ -102,18 +102,18 @@ unsafe extern "C-unwind" fn before_executor(query: *mut pg_sys::QueryDesc) {
     unsafe {
         let statement = (*query).plannedstmt;
         let writes = (*statement).resultRelations;
-        if writes.is_null() {
-            if fence::effective_epoch().is_some() {
-                let entries = pointers((*statement).rtable);
-                fence::check_reads(entries.filter_map(|entry| relation_of(entry.cast())));
-            }
-            return;
+        if !writes.is_null() {
+            let entries: Vec<_> = pointers((*statement).rtable).collect();
+            let targets: Vec<pg_sys::Oid> = integers(writes)
+                .filter_map(|nth| relation_of(entries[nth as usize - 1].cast()))
+                .collect();
+            fence::check_writes(&targets, is_inner(statement));
         }
-        let entries: Vec<_> = pointers((*statement).rtable).collect();
-        let targets: Vec<pg_sys::Oid> = integers(writes)
-            .filter_map(|nth| relation_of(entries[nth as usize - 1].cast()))
-            .collect();
-        fence::check_writes(&targets);
+        // Also of a statement that writes: what it reads may be all that was placed.
+        if fence::effective_epoch().is_some() {
+            let entries = pointers((*statement).rtable);
+            fence::check_reads(entries.filter_map(|entry| relation_of(entry.cast())));
+        }
     }
 }
 
@@ -127,6 +127,7 @@ unsafe extern "C-unwind" fn before_utility(
     unsafe {
         left::note_utility(statement);
         let node = (*statement).utilityStmt;
+        let inner = context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
         match (*node).type_ {
             T_TransactionStmt => {
                 let kind = (*node.cast::<pg_sys::TransactionStmt>()).kind;
@@ -134,8 +135,8 @@ unsafe extern "C-unwind" fn before_utility(
                     transaction::note_commit_prepared();
                 }
             }
-            T_CopyStmt => fence::check_writes(&utility::copied_into(&*node.cast())),
-            T_TruncateStmt => fence::check_writes(&utility::truncated(&*node.cast())),
+            T_CopyStmt => fence::check_writes(&utility::copied_into(&*node.cast()), inner),
+            T_TruncateStmt => fence::check_writes(&utility::truncated(&*node.cast()), inner),
             _ if context == pg_sys::ProcessUtilityContext::PROCESS_UTILITY_SUBCOMMAND => {}
             _ => ddl::check(node),
         }
@@ -155,6 +156,19 @@ unsafe extern "C-unwind" fn after_utility(statement: *mut pg_sys::PlannedStmt) {
         if value_given && std::ffi::CStr::from_ptr(set.name) == c"pgdog.wait_lsn" {
             wait::until_replayed(gucs::WAIT_LSN.get());
         }
+    }
+}
+
+/// Whether a statement is not one that the client sent: functions and triggers run theirs beside
+/// those of the portal that is active.
+///
+/// # Safety
+/// `statement` is a valid planned statement.
+unsafe fn is_inner(statement: *mut pg_sys::PlannedStmt) -> bool {
+    // SAFETY: the active portal is valid while it is that, and so are its statements.
+    unsafe {
+        let portal = pg_sys::ActivePortal;
+        portal.is_null() || pointers((*portal).stmts).all(|own| own != statement.cast())
     }
 }
 

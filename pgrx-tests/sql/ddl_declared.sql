@@ -17,13 +17,16 @@ ALTER SCHEMA public RENAME TO private;
 \echo :LAST_ERROR_SQLSTATE
 ALTER SCHEMA elsewhere RENAME TO nowhere;
 DROP SCHEMA nowhere;
-SELECT epoch = :'before' AS same FROM pgdog.topology;
+-- for the two of another column
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
 
 -- dropped, and born again undeclared
 CREATE TABLE passing (a int, b int, tenant_id bigint);
 SELECT pgdog.shard_table('passing', 'tenant_id');
 SELECT epoch AS before FROM pgdog.topology \gset
 ALTER TABLE passing ADD COLUMN c int;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ALTER TABLE passing ALTER COLUMN b SET DEFAULT 1;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
 ALTER TABLE passing DROP COLUMN a;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
@@ -34,6 +37,19 @@ SELECT table_name FROM pgdog.sharded_tables ORDER BY 1;
 CREATE TABLE passing (tenant_id bigint);
 SELECT pgdog.table_class('passing');
 DROP TABLE passing;
+
+-- a new function that may touch tables is known to everybody before it is called
+SELECT epoch AS before FROM pgdog.topology \gset
+CREATE FUNCTION plus(a int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT a + 1';
+CREATE FUNCTION fires() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+CREATE FUNCTION orders_of(t bigint) RETURNS SETOF orders LANGUAGE sql STABLE
+    AS 'SELECT * FROM orders WHERE tenant_id = t';
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ALTER FUNCTION plus(int) VOLATILE;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+SELECT name FROM pgdog.opaque_functions() WHERE name IN ('plus', 'fires', 'orders_of') ORDER BY 1;
+DROP FUNCTION plus(int), fires(), orders_of(bigint);
 
 -- a declaration without a name takes in tables that come later
 BEGIN;

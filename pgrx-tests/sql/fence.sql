@@ -25,6 +25,16 @@ INSERT INTO ledger_low VALUES (1, 1);
 INSERT INTO orders VALUES (2, 2, 'second');
 UPDATE orders SET note = 'changed' WHERE id = 2;
 
+-- what stands in a function runs here only, unless the statement runs everywhere
+SELECT write_tenant();
+\echo :LAST_ERROR_SQLSTATE
+DO $$ BEGIN COPY tenants FROM '/dev/null'; END $$;
+DO $$ BEGIN TRUNCATE tenants; END $$;
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+SELECT write_tenant();
+ROLLBACK;
+
 -- a session of yesterday
 SET pgdog.epoch = :'before';
 INSERT INTO tenants VALUES (3, 0, 'three');
@@ -60,6 +70,11 @@ SELECT count(*) FROM tenants;
 INSERT INTO plans VALUES (1, 'free');
 CREATE TEMP TABLE scratch AS SELECT 1 AS tenant_id;
 INSERT INTO scratch VALUES (2);
+-- but what they are filled from does
+INSERT INTO scratch SELECT id FROM tenants;
+INSERT INTO scratch SELECT tenant_id FROM orders;
+\echo :LAST_ERROR_SQLSTATE
+DELETE FROM scratch USING orders o WHERE o.tenant_id = scratch.tenant_id;
 
 -- growth: sharded statements stay right, omni writes and fanned out reads don't
 RESET ROLE;

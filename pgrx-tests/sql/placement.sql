@@ -30,6 +30,26 @@ SELECT pgdog.shard_table('plans', 'nothing');
 SELECT pgdog.shard_table('plans', 'title', 'bigint');
 \echo :LAST_ERROR_SQLSTATE
 SELECT pgdog.shard_table('plans', 'id', 'float');
+-- keys that statements do not give, or that are equal in other ways than by their bytes
+CREATE TABLE unfit (
+    id bigint, block bigint GENERATED ALWAYS AS (id / 1000) STORED, code char(4), name text);
+SELECT pgdog.shard_table('unfit', 'block');
+\echo :LAST_ERROR_SQLSTATE
+SELECT pgdog.shard_table('unfit', 'code', 'varchar');
+\echo :LAST_ERROR_SQLSTATE
+RESET ROLE;
+CREATE COLLATION any_case (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+ALTER TABLE unfit ALTER COLUMN name TYPE text COLLATE any_case;
+SET ROLE regress_owner;
+SELECT pgdog.shard_table('unfit', 'name', 'varchar');
+\echo :LAST_ERROR_SQLSTATE
+SELECT attname, pgdog.unfit_key(attrelid, attname, 'varchar'),
+       pgdog.unfit_key(attrelid, attname, 'bigint')
+  FROM pg_attribute WHERE attrelid = 'unfit'::regclass AND attnum > 0 ORDER BY attnum;
+DROP TABLE unfit;
+RESET ROLE;
+DROP COLLATION any_case;
+SET ROLE regress_owner;
 SELECT pgdog.shard_table('plans', 'id', lookup_query => 'SELECT 1');
 \echo :LAST_ERROR_SQLSTATE
 SELECT pgdog.shard_table('plans', 'id', lookup_query => 'DELETE FROM tenants WHERE id = $1');
