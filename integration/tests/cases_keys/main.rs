@@ -3,6 +3,7 @@
 //! PostgreSQL itself is the measure: what it answers on the shard's own server, or refuses there,
 //! the shim answers or refuses.
 
+mod catalog;
 mod changes;
 
 use std::process::ExitCode;
@@ -12,6 +13,10 @@ use pgdog_integration::fixture::{count, create, direct};
 use pgdog_integration::wire::{Batch, Wire, rows, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
+use catalog::{
+    copied_rows_follow_a_table_that_changed, functions_of_users_need_a_shard,
+    r124_keys_are_equal_exactly_when_postgresql_says_so,
+};
 use changes::{
     r094_a_refused_change_of_a_key_leaves_no_stale_route,
     r099_rows_of_several_keys_are_all_stored_or_none,
@@ -44,6 +49,9 @@ fn main() -> ExitCode {
             r101_a_change_of_a_key_is_refused_before_anything_is_changed,
             r102_a_key_may_be_set_to_what_it_is,
             r103_rows_of_a_query_are_on_their_own_shards_or_refused,
+            r124_keys_are_equal_exactly_when_postgresql_says_so,
+            functions_of_users_need_a_shard,
+            copied_rows_follow_a_table_that_changed,
         ],
     )
 }

@@ -205,6 +205,7 @@ mod tests {
             sharded: vec![row()],
             omnisharded: vec![omni("plans")],
             nodes: Vec::new(),
+            functions: HashSet::new(),
         };
         assert_eq!(
             missing(&[declared()], &[name("plans")], &kept, &tables()),

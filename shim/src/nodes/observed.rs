@@ -1,5 +1,7 @@
 //! What one node says about itself: the view `pgdog.node`, and the tables that say where rows live.
 
+use std::collections::HashSet;
+
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation, ShardNumber, Timeline, TopologyVersion};
 use pgdog_core::lsn::Lsn;
@@ -7,7 +9,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::control::Session;
-use super::topology::{Address, OmniTable, Unlisted};
+use super::topology::{Address, Copied, OmniTable, Unlisted};
 
 /// One look at a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -184,8 +186,14 @@ pub struct FoundTable {
     pub table: String,
     /// 0-based place of the key among the live columns.
     pub position: usize,
-    /// As `position`, without counting generated columns.
-    pub copied_at: usize,
+    /// What COPY takes; none if the key is generated.
+    pub copied: Option<Copied>,
+    /// The key is an identity column.
+    pub identity: bool,
+    /// Of a `varchar(n)`.
+    pub max_length: Option<usize>,
+    /// Why rows cannot be placed by the key.
+    pub unfit: Option<String>,
 }
 
 /// One row of `pgdog.shards`.
@@ -208,6 +216,8 @@ pub struct Kept {
     pub omnisharded: Vec<OmniTable>,
     /// `pgdog.shards`.
     pub nodes: Vec<KnownNode>,
+    /// Names of functions that may read or write any table.
+    pub functions: HashSet<String>,
 }
 
 impl Kept {
@@ -219,24 +229,40 @@ impl Kept {
     }
 }
 
+/// The catalogs are read as they are, whatever version of the extension a node has.
+///
 /// Every declaration with the tables that it is about: the one that it names, or for a rule without
 /// a name every table with its column that nothing else is said about.
 const SHARDED: &str = "
 SELECT s.schema_name::text, s.table_name::text, s.column_name::text, s.data_type::text,
        s.strategy::text, s.lookup_query::text, s.lookup_result::text, s.mapping::text,
        a.nspname::text AS found_schema, a.relname::text AS found_table,
-       a.position, a.copied_at
+       a.position, a.copied_at, a.copied_columns, a.identity,
+       a.max_length, a.unfit
 FROM pgdog.sharded_tables s
 LEFT JOIN LATERAL (
-    SELECT n.nspname, c.relname, b.position, b.copied_at
+    SELECT n.nspname, c.relname, b.position, b.copied_columns, k.attidentity <> '' AS identity,
+           CASE WHEN k.attgenerated = '' THEN b.copied_at END AS copied_at,
+           CASE WHEN k.atttypid = 'pg_catalog.varchar'::pg_catalog.regtype AND k.atttypmod > 4
+                THEN k.atttypmod - 4 END AS max_length,
+           CASE WHEN pg_catalog.format_type(k.atttypid, NULL) <> ALL (
+                     CASE s.data_type WHEN 'bigint' THEN '{smallint,integer,bigint}'::text[]
+                                      WHEN 'varchar' THEN '{text,character varying}'
+                                      ELSE ARRAY[s.data_type::text] END)
+                THEN 'is not of type ' || s.data_type
+                WHEN k.attgenerated <> '' THEN 'is generated: statements do not give it'
+                WHEN EXISTS (SELECT FROM pg_catalog.pg_collation o
+                              WHERE o.oid = k.attcollation AND NOT o.collisdeterministic)
+                THEN 'has a collation that is not deterministic' END AS unfit
     FROM pg_catalog.pg_attribute k
     JOIN pg_catalog.pg_class c ON c.oid = k.attrelid AND c.relkind IN ('r', 'p', 'v', 'f')
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     CROSS JOIN LATERAL (
-        SELECT count(*) AS position, count(*) FILTER (WHERE b.attgenerated = '') AS copied_at
+        SELECT count(*) FILTER (WHERE b.attnum < k.attnum) AS position,
+               count(*) FILTER (WHERE b.attnum < k.attnum AND b.attgenerated = '') AS copied_at,
+               count(*) FILTER (WHERE b.attgenerated = '') AS copied_columns
         FROM pg_catalog.pg_attribute b
-        WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped
-          AND b.attnum < k.attnum) b
+        WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped) b
     WHERE k.attname = s.column_name AND k.attnum > 0 AND NOT k.attisdropped
       AND CASE WHEN s.table_name <> ''
                THEN n.nspname = s.schema_name AND c.relname = s.table_name
@@ -258,29 +284,52 @@ const SHARDS: &str = "
 SELECT shard::int4, role::text, host::text, port::int4, database_name::text
 FROM pgdog.shards ORDER BY 1, 3, 4, 5";
 
-/// Reads what a node keeps; the three statements share one round trip.
+/// Functions that may read or write any table. What an extension brings knows nothing of the tables
+/// of users, what is immutable reads none; procedures and triggers are not called by a SELECT.
+const FUNCTIONS: &str = "
+SELECT DISTINCT p.proname::text
+FROM pg_catalog.pg_proc p
+JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+WHERE p.oid >= 16384 AND p.prokind = 'f' AND p.provolatile <> 'i'
+  AND l.lanname NOT IN ('internal', 'c')
+  AND p.prorettype NOT IN ('trigger'::pg_catalog.regtype, 'event_trigger'::pg_catalog.regtype)
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+                  WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+                    AND d.objid = p.oid AND d.deptype = 'e')";
+
+/// Reads what a node keeps; the statements share one round trip.
 pub(super) async fn kept(session: &Session, unlisted: Unlisted) -> Result<Kept, Fault> {
     let undeclared = unlisted == Unlisted::Omnisharded;
     let parameters: [&(dyn ToSql + Sync); 1] = [&undeclared];
-    let (sharded, omnisharded, nodes) = tokio::try_join!(
+    let (sharded, omnisharded, nodes, functions) = tokio::try_join!(
         session.query(SHARDED, &[]),
         session.query(OMNISHARDED, &parameters),
         session.query(SHARDS, &[]),
+        session.query(FUNCTIONS, &[]),
     )?;
     Ok(Kept {
         sharded: sharded.iter().map(sharded_row).collect(),
         omnisharded: omnisharded.iter().map(omni_table).collect(),
         nodes: nodes.iter().filter_map(known_node).collect(),
+        functions: functions.iter().map(|row| row.get(0)).collect(),
     })
 }
 
 fn sharded_row(row: &Row) -> ShardedRow {
+    let count = |column: &str| usize::try_from(row.get::<_, Option<i64>>(column)?).ok();
     let found = || {
         Some(FoundTable {
             schema: row.get::<_, Option<String>>("found_schema")?,
             table: row.get("found_table"),
-            position: usize::try_from(row.get::<_, i64>("position")).ok()?,
-            copied_at: usize::try_from(row.get::<_, i64>("copied_at")).ok()?,
+            position: count("position")?,
+            copied: count("copied_at")
+                .zip(count("copied_columns"))
+                .map(|(key, columns)| Copied { key, columns }),
+            identity: row.get("identity"),
+            max_length: row
+                .get::<_, Option<i32>>("max_length")
+                .and_then(|length| usize::try_from(length).ok()),
+            unfit: row.get("unfit"),
         })
     };
     ShardedRow {

@@ -130,6 +130,7 @@ fn store(
         shards: manifest.shards,
         sharded,
         omnisharded: kept.omnisharded.clone(),
+        functions: kept.functions.clone(),
         unlisted: cluster.settings().unlisted,
     };
     cluster.store(topology, manifest.behind)

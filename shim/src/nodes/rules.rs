@@ -44,7 +44,10 @@ pub(super) fn sharded_table(row: &ShardedRow) -> Result<ShardedTable, Fault> {
         table: table.clone(),
         column: row.column.clone(),
         position: row.found.as_ref().map(|found| found.position),
-        copied_at: row.found.as_ref().map(|found| found.copied_at),
+        copied: row.found.as_ref().and_then(|found| found.copied),
+        identity: row.found.as_ref().is_some_and(|found| found.identity),
+        max_length: row.found.as_ref().and_then(|found| found.max_length),
+        unfit: row.found.as_ref().and_then(|found| found.unfit.clone()),
         rule: TableRule {
             data_type,
             strategy,
@@ -109,6 +112,7 @@ mod tests {
 
     use super::*;
     use crate::nodes::observed::FoundTable;
+    use crate::nodes::topology::Copied;
 
     fn row(strategy: &str) -> ShardedRow {
         ShardedRow {
@@ -158,7 +162,10 @@ mod tests {
                 schema: "crm".into(),
                 table: "calls".into(),
                 position: 3,
-                copied_at: 2,
+                copied: Some(Copied { key: 2, columns: 4 }),
+                identity: true,
+                max_length: Some(5),
+                unfit: Some("is generated".into()),
             }),
             ..row("hash")
         };
@@ -167,7 +174,11 @@ mod tests {
             (table.schema.as_str(), table.table.as_str()),
             ("crm", "calls")
         );
-        assert_eq!((table.position, table.copied_at), (Some(3), Some(2)));
+        let copied = table.copied.map(|copied| (copied.key, copied.columns));
+        assert_eq!((table.position, copied), (Some(3), Some((2, 4))));
+        assert!(table.identity);
+        assert_eq!(table.max_length, Some(5));
+        assert_eq!(table.unfit.as_deref(), Some("is generated"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! An immutable picture of the cluster, as the nodes themselves tell it. Pure data.
 
+use std::collections::HashSet;
+
 use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 use pgdog_core::placement::TableRule;
 
@@ -15,6 +17,8 @@ pub struct Topology {
     /// Omnisharded tables: the declared ones, and where unlisted tables count as omnisharded
     /// those that nobody declared.
     pub omnisharded: Vec<OmniTable>,
+    /// Names of the functions of users that may read or write any table.
+    pub functions: HashSet<String>,
     /// What to do with tables that are neither.
     pub unlisted: Unlisted,
 }
@@ -62,11 +66,25 @@ pub struct ShardedTable {
     /// 0-based position of the key among the table's live columns, for INSERT without a
     /// column list.
     pub position: Option<usize>,
-    /// 0-based position of the key among those that COPY without a column list takes: generated
-    /// columns are none of them.
-    pub copied_at: Option<usize>,
+    /// What COPY without a column list takes, if the key is part of it.
+    pub copied: Option<Copied>,
+    /// The key is an identity column: `OVERRIDING USER VALUE` replaces what is given for it.
+    pub identity: bool,
+    /// How many characters the key may have: what is longer is cut, or an error.
+    pub max_length: Option<usize>,
+    /// Why rows cannot be placed by this column after all (`is not of type bigint`).
+    pub unfit: Option<String>,
     /// How a key becomes a shard.
     pub rule: TableRule,
+}
+
+/// The columns that COPY takes when it names none: generated ones are not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// 0-based position of the key.
+    pub key: usize,
+    /// How many there are.
+    pub columns: usize,
 }
 
 /// A table with the same rows on every shard.
@@ -110,6 +128,7 @@ impl Topology {
             shards: Vec::new(),
             sharded: Vec::new(),
             omnisharded: Vec::new(),
+            functions: HashSet::new(),
             unlisted,
         }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use pgdog_core::fault::Fault;
+use pgdog_core::fault::{Fault, NodeError};
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::placement::{Key, Placed, place_key};
 
@@ -47,6 +47,8 @@ struct Fact<'a> {
     values: Vec<&'a Value>,
     /// Given in the statement as the very values of inserted rows.
     inserted: bool,
+    /// Values that are stored as the key, also by an INSERT that takes them from elsewhere.
+    stored: bool,
 }
 
 impl<'a> Binder<'a> {
@@ -178,11 +180,13 @@ impl<'a> Binder<'a> {
         table: usize,
     ) -> Result<Option<(BTreeSet<ShardNumber>, String)>, Fault> {
         let declared = self.table(table);
+        let max_length = declared.max_length.filter(|_| fact.stored);
         let mut keys: BTreeMap<Key, ()> = BTreeMap::new();
         for value in &fact.values {
             for read in read(value, declared.rule.data_type, self.params)? {
                 match read {
                     Read::Key(key) => {
+                        fits(&key, max_length)?;
                         keys.insert(key, ());
                     }
                     Read::Null if fact.inserted => return Err(null_key(declared)),
@@ -214,6 +218,7 @@ impl<'a> Binder<'a> {
         let mut facts = Vec::new();
         let mut seen: HashSet<(usize, String)> = HashSet::new();
         let mut open = vec![(relation, column.to_owned())];
+        let stored = is_insert(&statement.relations[relation]);
         while let Some((index, column)) = open.pop() {
             if !seen.insert((index, column.clone())) {
                 continue;
@@ -227,6 +232,7 @@ impl<'a> Binder<'a> {
                     facts.push(Fact {
                         values: values.iter().collect(),
                         inserted,
+                        stored,
                     });
                 }
             }
@@ -256,6 +262,7 @@ impl<'a> Binder<'a> {
                 facts.push(Fact {
                     values,
                     inserted: true,
+                    stored: true,
                 });
             }
         }
@@ -269,6 +276,7 @@ impl<'a> Binder<'a> {
                     facts.push(Fact {
                         values: values.iter().collect(),
                         inserted: true,
+                        stored: true,
                     });
                 }
                 Origin::Column(other, column) => open.push((*other, column.clone())),
@@ -318,6 +326,24 @@ pub(super) fn is_insert(relation: &Relation) -> bool {
         && (relation.positional.is_some()
             || relation.selected.is_some()
             || !relation.insert_columns.is_empty())
+}
+
+/// `varchar(n)` cuts spaces behind its length off without a word: the key would be another one.
+///
+/// # Errors
+/// 22001, as for any other text of that length.
+pub(super) fn fits(key: &Key, max_length: Option<usize>) -> Result<(), Fault> {
+    match (key, max_length) {
+        (Key::Varchar(text), Some(length)) if text.chars().count() > length => {
+            Err(Fault::Node(Box::new(NodeError {
+                code: "22001".to_owned(),
+                message: format!("value too long for type character varying({length})"),
+                detail: Some("A sharding key is not cut, not even spaces at its end.".to_owned()),
+                ..NodeError::default()
+            })))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn null_key(declared: &ShardedTable) -> Fault {

@@ -2,6 +2,8 @@
 
 use pgdog_core::ids::ShardNumber;
 
+use crate::nodes::topology::Copied;
+
 use super::class::Class;
 use super::decide::Decision;
 use super::{AllReason, Outcome, Rows, refuse};
@@ -26,20 +28,27 @@ impl Decision<'_> {
             return refuse::copy_option(name, &format!("encoding \"{encoding}\""));
         }
         let declared = self.binder.table(*table);
+        if let Some(why) = &declared.unfit {
+            return refuse::unfit_key(name, &declared.column, why);
+        }
         let listed = &self.statement.relations[*index].insert_columns;
-        let place = match listed.is_empty() {
-            true => declared.copied_at,
+        let copied = match listed.is_empty() {
+            true => declared.copied,
             false => match listed.iter().position(|column| *column == declared.column) {
                 None => return Outcome::Refused(super::bind::null_key(declared)),
-                place => place,
+                Some(key) => Some(Copied {
+                    key,
+                    columns: listed.len(),
+                }),
             },
         };
-        let Some(place) = place else {
-            return refuse::unknown_columns(name);
+        let Some(Copied { key, columns }) = copied else {
+            return refuse::uncopied_key(name, &declared.column);
         };
         let rows = Rows {
             table: *table,
-            place,
+            place: key,
+            columns,
             only,
         };
         self.all(AllReason::Rows(rows), "copied rows")

@@ -180,6 +180,9 @@ impl Decision<'_> {
                 None => Outcome::Refused(Fault::UndeclaredTable { table }),
             };
         }
+        if let (None, false, Some(function)) = (&named, self.has_sharded(), self.opaque_call()) {
+            return refuse::opaque_call(function);
+        }
         match (omni, self.has_sharded()) {
             (Some(written), _) => self.omni_write(written),
             (None, true) if self.statement.kind == Kind::CopyIn => {
@@ -249,6 +252,9 @@ impl Decision<'_> {
             let Class::Sharded(table) = *class else {
                 continue;
             };
+            if let Err(outcome) = self.check_key(index, table, named.is_some()) {
+                return outcome;
+            }
             let bound = match self.binder.bind(index, table) {
                 Ok(bound) => bound,
                 Err(fault) => return Outcome::Refused(fault),
@@ -328,6 +334,23 @@ impl Decision<'_> {
         }
     }
 
+    /// The key must be one that is known here: that of the rows that are written in any case.
+    fn check_key(&self, index: usize, table: usize, named: bool) -> Result<(), Outcome> {
+        let declared = self.binder.table(table);
+        let relation = &self.statement.relations[index];
+        if let Some(why) = declared
+            .unfit
+            .as_ref()
+            .filter(|_| relation.written || !named)
+        {
+            return Err(refuse::unfit_key(self.name(index), &declared.column, why));
+        }
+        match relation.overrides_user && declared.identity {
+            true => Err(refuse::replaced_key(self.name(index), &declared.column)),
+            false => Ok(()),
+        }
+    }
+
     /// An assigned key must be the one that the row has already.
     fn check_assigned(&self, index: usize, table: usize) -> Result<(), Outcome> {
         let declared = self.binder.table(table);
@@ -402,6 +425,14 @@ impl Decision<'_> {
             None => "table-less",
         };
         ready(Target::Any, self.access, reason)
+    }
+
+    /// The first function that it calls and that may touch any table.
+    fn opaque_call(&self) -> Option<&str> {
+        let mut called = self.statement.functions.called.iter();
+        called
+            .find(|name| self.topology.functions.contains(*name))
+            .map(String::as_str)
     }
 
     fn has_sharded(&self) -> bool {

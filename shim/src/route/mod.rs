@@ -120,6 +120,8 @@ pub struct Rows {
     pub table: usize,
     /// The key's 0-based place among the columns that are copied.
     pub place: usize,
+    /// How many columns are copied.
+    pub columns: usize,
     /// The only shard that may get rows, where the client has named one.
     pub only: Option<ShardNumber>,
 }

@@ -23,6 +23,44 @@ pub(super) fn copy_option(table: &str, what: &str) -> Outcome {
     )
 }
 
+/// Rows whose key only their server computes.
+pub(super) fn uncopied_key(table: &str, column: &str) -> Outcome {
+    refused(
+        format!("COPY into sharded table \"{table}\" without its sharding key"),
+        format!("its rows do not give \"{column}\""),
+        "Name the columns, with the sharding key among them.",
+    )
+}
+
+/// A key that is given and then replaced by the next value of a sequence.
+pub(super) fn replaced_key(table: &str, column: &str) -> Outcome {
+    refused(
+        format!("OVERRIDING USER VALUE in a write to sharded table \"{table}\""),
+        format!("its sharding key \"{column}\" would be another one than the one that is given"),
+        "Leave it out, or use OVERRIDING SYSTEM VALUE.",
+    )
+}
+
+/// A column that says nothing about where its row lives.
+pub(super) fn unfit_key(table: &str, column: &str, why: &str) -> Outcome {
+    refused(
+        format!("a statement on sharded table \"{table}\""),
+        format!("its sharding key \"{column}\" {why}"),
+        "Change the column to smallint, integer, bigint, text, varchar or uuid, stored and with a \
+         deterministic collation.",
+    )
+}
+
+/// A function of a user, outside of any statement that has a shard.
+pub(super) fn opaque_call(function: &str) -> Outcome {
+    refused(
+        format!("function \"{function}\" on a database with more than one shard"),
+        "it may read or write tables whose rows are on several shards",
+        "Name the shard or the key: SET pgdog.shard or pgdog.sharding_key, or a comment \
+         /* pgdog_shard: 0 */. A function that touches no table can be declared IMMUTABLE.",
+    )
+}
+
 /// A statement whose tables cannot be seen.
 pub(super) fn opaque(why: &str) -> Outcome {
     refused(

@@ -14,7 +14,7 @@ use super::forward::{self, Progress, Sink, Trouble};
 use super::spread::{Placing, Spread};
 use super::steps::Asked;
 use crate::nodes::Topology;
-use crate::plan::CopyFormat;
+use crate::plan::{CopyFormat, CopyIn};
 use crate::proto::backend::tag;
 use crate::proto::{answer, backend, frame};
 use crate::route::rows::{Dialect, Keyed, Splitter};
@@ -134,12 +134,8 @@ impl Session<'_> {
             .ok_or_else(|| internal("a rule that is not there"))?;
         let first = parts.first().map(|part| &*part.participant.lease);
         let first = first.ok_or_else(|| internal("a COPY on no shard"))?;
-        let encoding = copy
-            .encoding
-            .as_deref()
-            .or_else(|| setting(first, "client_encoding"))
-            .unwrap_or_default();
-        if !is_plain(encoding) {
+        let encoding = encoding_of(copy, setting(first, "client_encoding"));
+        if copy.format != CopyFormat::Binary && !is_plain(encoding) {
             return Err(Fault::Refused {
                 what: format!("COPY into sharded table \"{}\" in {encoding}", table.table),
                 why: "bytes of its characters look like delimiters".to_owned(),
@@ -147,8 +143,8 @@ impl Session<'_> {
             });
         }
         let announced = announced(held).ok_or_else(|| internal("no answer to a COPY"))?;
-        if announced.0 != (copy.format == CopyFormat::Binary) || announced.1 <= rows.place {
-            return Err(internal("the server expects other rows"));
+        if announced != (copy.format == CopyFormat::Binary, rows.columns) {
+            return Err(changed_columns(&table.table));
         }
         let version = setting(first, "server_version").unwrap_or_default();
         let major = version.split(|c: char| !c.is_ascii_digit()).next();
@@ -164,6 +160,7 @@ impl Session<'_> {
             column: table.column.clone(),
             place: rows.place,
             data_type: table.rule.data_type,
+            max_length: table.max_length,
         };
         Ok(Spread::Rows(Box::new(Placing::new(
             Splitter::new(copy, keyed, dialect),
@@ -213,6 +210,23 @@ fn taker(part: &mut Part, is_heard: bool) -> Taker<'_> {
 
 fn setting<'a>(conn: &'a Conn, name: &str) -> Option<&'a str> {
     conn.parameters().get(name).map(String::as_str)
+}
+
+/// The columns of a table are not those by which its rows would be placed.
+fn changed_columns(table: &str) -> Fault {
+    Fault::Refused {
+        what: format!("COPY into sharded table \"{table}\""),
+        why: "its columns have just changed, and the key might be another one of them".to_owned(),
+        hint: Some("Try again, or name the columns.".to_owned()),
+    }
+}
+
+/// Of the texts that are copied. Those in binary come through the receive functions of their
+/// types, which know of the client's encoding only.
+fn encoding_of<'a>(copy: &'a CopyIn, client: Option<&'a str>) -> &'a str {
+    let option = copy.encoding.as_deref();
+    let option = option.filter(|_| copy.format != CopyFormat::Binary);
+    option.or(client).unwrap_or_default()
 }
 
 fn is_utf8(encoding: &str) -> bool {
@@ -321,4 +335,22 @@ fn agree(parts: &[Part]) -> Result<(), Trouble> {
         what: "the rows of a statement that runs on all of them".to_owned(),
         answers: answers.collect(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::parse;
+
+    #[test]
+    fn the_encoding_option_counts_for_texts_only() {
+        let encoding = |options: &str| {
+            let plan = parse(&format!("COPY t FROM STDIN ({options})")).expect("well formed");
+            let copy = plan.statements[0].copy_in.clone().expect("a COPY");
+            encoding_of(&copy, Some("WIN1251")).to_owned()
+        };
+        assert_eq!(encoding("FORMAT csv, ENCODING 'UTF8'"), "UTF8");
+        assert_eq!(encoding("FORMAT csv"), "WIN1251");
+        assert_eq!(encoding("FORMAT binary, ENCODING 'UTF8'"), "WIN1251");
+    }
 }

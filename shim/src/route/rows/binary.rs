@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use pgdog_core::fault::Fault;
-use pgdog_core::placement::Key;
+use pgdog_core::placement::{DataType, Key};
 
-use super::{Found, Keyed, Trouble, bad};
+use super::{Dialect, Found, Keyed, Trouble, bad, not_utf8};
 
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0";
 const BAD: &str = "22P04";
@@ -13,6 +13,8 @@ const BAD: &str = "22P04";
 /// Finds the ends of rows, wherever the data is cut.
 #[derive(Debug, Default)]
 pub(super) struct Binary {
+    /// Texts are in UTF-8.
+    utf8: bool,
     /// The header was read.
     opened: bool,
     /// The trailer was read.
@@ -30,6 +32,13 @@ pub(super) struct Binary {
 }
 
 impl Binary {
+    pub(super) fn new(dialect: Dialect) -> Self {
+        Self {
+            utf8: dialect.utf8,
+            ..Self::default()
+        }
+    }
+
     /// The row at hand, counted from 1.
     pub(super) fn row(&self) -> u64 {
         self.rows + 1
@@ -128,6 +137,10 @@ impl Binary {
         match &self.key {
             Some(Some(span)) => {
                 let bytes = row.get(span.clone()).unwrap_or_default();
+                let text = keyed.data_type == DataType::Varchar;
+                if text && !self.utf8 && !bytes.is_ascii() {
+                    return Err(not_utf8(keyed));
+                }
                 Key::from_binary(keyed.data_type, bytes).map(Some)
             }
             Some(None) => Ok(None),

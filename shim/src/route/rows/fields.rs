@@ -8,7 +8,7 @@ use pgdog_core::placement::{DataType, Key};
 
 use crate::plan::{CopyFormat, CopyIn};
 
-use super::{Dialect, Keyed, bad};
+use super::{Dialect, Keyed, bad, not_utf8};
 
 /// Finds the key of a line.
 #[derive(Debug)]
@@ -181,10 +181,7 @@ impl Fields {
         };
         match (text, self.keyed.data_type) {
             (Some(text), data_type) => Key::parse(data_type, text),
-            (None, DataType::Varchar) => Err(bad(format!(
-                "sharding key \"{}\" is not in UTF-8",
-                self.keyed.column
-            ))),
+            (None, DataType::Varchar) => Err(not_utf8(&self.keyed)),
             (None, data_type) => Key::parse(data_type, &String::from_utf8_lossy(value)),
         }
     }

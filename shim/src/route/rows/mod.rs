@@ -17,6 +17,7 @@ use pgdog_core::fault::{Fault, NodeError};
 use pgdog_core::placement::{DataType, Key};
 
 use crate::plan::{CopyFormat, CopyIn};
+use crate::route::bind::fits;
 
 use binary::Binary;
 use fields::Fields;
@@ -36,6 +37,8 @@ pub struct Keyed {
     pub place: usize,
     /// The key's type.
     pub data_type: DataType,
+    /// How many characters it may have.
+    pub max_length: Option<usize>,
 }
 
 /// What a server of this cluster makes of the data.
@@ -103,7 +106,7 @@ impl Splitter {
     /// For data that is written in this way.
     pub fn new(copy: &CopyIn, keyed: Keyed, dialect: Dialect) -> Self {
         let reader = match copy.format {
-            CopyFormat::Binary => Reader::Binary(Binary::default()),
+            CopyFormat::Binary => Reader::Binary(Binary::new(dialect)),
             CopyFormat::Text | CopyFormat::Csv => Reader::Lines(
                 Lines::new(copy, dialect),
                 Fields::new(copy, &keyed, dialect),
@@ -175,10 +178,12 @@ impl Splitter {
             Reader::Lines(_, fields) => fields.key(row)?,
             Reader::Binary(binary) => binary.key(row, keyed)?,
         };
-        key.ok_or_else(|| Fault::NullKey {
+        let key = key.ok_or_else(|| Fault::NullKey {
             table: keyed.table.clone(),
             column: keyed.column.clone(),
-        })
+        })?;
+        fits(&key, keyed.max_length)?;
+        Ok(key)
     }
 
     fn line(&self) -> u64 {
@@ -242,4 +247,8 @@ fn bad(message: impl Into<String>) -> Fault {
         message: message.into(),
         ..NodeError::default()
     }))
+}
+
+fn not_utf8(keyed: &Keyed) -> Fault {
+    bad(format!("sharding key \"{}\" is not in UTF-8", keyed.column))
 }

@@ -11,14 +11,19 @@ const DIALECT: Dialect = Dialect {
     csv_marker: true,
 };
 
-fn splitter(options: &str, place: usize, data_type: DataType) -> Splitter {
+fn copy(options: &str) -> CopyIn {
     let plan = parse(&format!("COPY t FROM STDIN {options}")).unwrap();
-    let copy = plan.statements[0].copy_in.clone().unwrap();
+    *plan.statements[0].copy_in.clone().unwrap()
+}
+
+fn splitter(options: &str, place: usize, data_type: DataType) -> Splitter {
+    let copy = copy(options);
     let keyed = Keyed {
         table: "t".to_owned(),
         column: "k".to_owned(),
         place,
         data_type,
+        max_length: None,
     };
     Splitter::new(&copy, keyed, DIALECT)
 }
@@ -136,11 +141,8 @@ fn what_comes_behind_the_end_does_not_count() {
         csv_marker: false,
         ..DIALECT
     };
-    let copy = parse("COPY t FROM STDIN CSV").unwrap().statements[0]
-        .copy_in
-        .clone();
     let keyed = splitter("", 0, DataType::Varchar).keyed;
-    let mut newer = Splitter::new(&copy.unwrap(), keyed, newer);
+    let mut newer = Splitter::new(&copy("CSV"), keyed, newer);
     let rows = split(&mut newer, &[b"\\.\nb\n"]).unwrap();
     assert_eq!(rows.len(), 2);
 }
@@ -157,6 +159,23 @@ fn keys_are_of_their_type() {
     let mut texts = splitter("", 0, DataType::Varchar);
     let refused = split(&mut texts, &[b"\xff\n"]);
     assert_eq!(refused, Err("22P04 COPY t, line 1, column k".to_owned()));
+}
+
+#[test]
+fn a_key_that_its_type_would_cut_is_refused() {
+    let told = |options: &str, data: &[u8]| {
+        let keyed = Keyed {
+            max_length: Some(2),
+            ..splitter("", 0, DataType::Varchar).keyed
+        };
+        let mut rows = Splitter::new(&copy(options), keyed, DIALECT);
+        split(&mut rows, &[data]).map(|rows| rows.len())
+    };
+    assert_eq!(told("", "éé\n".as_bytes()), Ok(1));
+    let refused = Err("22001 COPY t, line 1, column k".to_owned());
+    assert_eq!(told("", b"ab \n"), refused);
+    let binary = [header(), binary_row(&[Some(b"ab ")])].concat();
+    assert_eq!(told("(FORMAT binary)", &binary), refused);
 }
 
 fn header() -> Vec<u8> {
@@ -200,6 +219,26 @@ fn binary_rows_have_a_header_and_a_trailer_for_everybody() {
         let found = split(&mut rows, &[&whole[..cut], &whole[cut..]]);
         assert_eq!(found.as_ref(), Ok(&expected), "cut at {cut}");
     }
+}
+
+#[test]
+fn binary_texts_in_another_encoding_are_no_keys() {
+    let copy = copy("(FORMAT binary)");
+    let keyed = splitter("", 0, DataType::Varchar).keyed;
+    let other = Dialect {
+        utf8: false,
+        ..DIALECT
+    };
+    // Two letters of windows-1251, and one of UTF-8.
+    let data = |key: &[u8]| [header(), binary_row(&[Some(key)]), vec![0xff, 0xff]].concat();
+    let told = |key: &[u8], dialect| {
+        let mut rows = Splitter::new(&copy, keyed.clone(), dialect);
+        split(&mut rows, &[&data(key)]).map(|rows| rows[1].0.clone())
+    };
+    assert_eq!(told(b"\xc2\xb3", DIALECT), Ok("\u{b3}".to_owned()));
+    let refused = Err("22P04 COPY t, line 1, column k".to_owned());
+    assert_eq!(told(b"\xc2\xb3", other), refused);
+    assert_eq!(told(b"abc", other), Ok("abc".to_owned()));
 }
 
 #[test]

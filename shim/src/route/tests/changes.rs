@@ -85,6 +85,10 @@ fn writes_that_could_reach_other_shards_are_refused() {
         "UPDATE orders SET (tenant_id, qty) = (12, 3) WHERE tenant_id = 11",
         "UPDATE orders SET tenant_id = 13 WHERE tenant_id = 11",
         "INSERT INTO orders VALUES (11, 1) ON CONFLICT (id) DO UPDATE SET tenant_id = 12",
+        "UPDATE orders SET tenant_id = excluded.tenant_id FROM rates excluded \
+         WHERE orders.tenant_id = 11",
+        "MERGE INTO orders t USING rates excluded ON t.tenant_id = 11 AND t.id = excluded.pct \
+         WHEN MATCHED THEN UPDATE SET tenant_id = excluded.tenant_id",
         "DELETE FROM orders",
         "DELETE FROM orders WHERE CURRENT OF c",
         "TRUNCATE orders",
@@ -126,11 +130,20 @@ fn copied_rows_go_where_their_keys_say() {
         AllReason::Rows(Rows {
             table: 0,
             place,
+            columns: 4,
             only,
         })
     };
     to_all("COPY orders FROM STDIN", rows(0, None));
-    to_all("COPY orders (id, tenant_id) FROM STDIN CSV", rows(1, None));
+    let two = Rows {
+        table: 0,
+        place: 1,
+        columns: 2,
+        only: None,
+    };
+    let listed = "COPY orders (id, tenant_id) FROM STDIN CSV";
+    to_all(listed, AllReason::Rows(two));
+    unsupported("COPY computed FROM STDIN");
     let named = "/* pgdog_shard: 1 */ COPY orders FROM STDIN (FORMAT binary)";
     to_all(named, rows(0, Some(ShardNumber(1))));
     assert_eq!(refused("COPY orders (id) FROM STDIN").sqlstate(), "23502");
@@ -138,6 +151,77 @@ fn copied_rows_go_where_their_keys_say() {
         unsupported(&format!("COPY orders FROM STDIN ({option})"));
     }
     to_all("COPY orders FROM STDIN (ENCODING 'LATIN1')", rows(0, None));
+}
+
+#[test]
+fn a_given_identity_key_must_not_be_replaced() {
+    for sql in [
+        "INSERT INTO numbered (tenant_id) OVERRIDING USER VALUE VALUES (12)",
+        "INSERT INTO numbered OVERRIDING USER VALUE SELECT 12",
+        "/* pgdog_shard: 1 */ INSERT INTO numbered (tenant_id) OVERRIDING USER VALUE VALUES (12)",
+        "MERGE INTO numbered t USING (VALUES (12)) s(k) ON t.tenant_id = s.k \
+         WHEN NOT MATCHED THEN INSERT (tenant_id) OVERRIDING USER VALUE VALUES (s.k)",
+    ] {
+        unsupported(sql);
+    }
+    for sql in [
+        "INSERT INTO numbered (tenant_id) OVERRIDING SYSTEM VALUE VALUES (12)",
+        "INSERT INTO orders (tenant_id, id) OVERRIDING USER VALUE VALUES (12, 1)",
+    ] {
+        to_shard(sql, 1);
+    }
+}
+
+#[test]
+fn a_key_that_its_type_would_cut_is_refused() {
+    for sql in [
+        "INSERT INTO short (name) VALUES ('abc   ')",
+        "INSERT INTO short (name, id) SELECT 'abc   ', 1",
+        "INSERT INTO short (name) SELECT name FROM people WHERE name = 'abc   '",
+        "/* pgdog_shard: 1 */ INSERT INTO short (name) VALUES ('abc   ')",
+    ] {
+        assert_eq!(refused(sql).sqlstate(), "22001", "{sql}");
+    }
+    let fits = outcome("INSERT INTO short (name) VALUES ('abc  ')");
+    assert!(matches!(fits, Outcome::Ready(_)), "{fits:?}");
+    let found = outcome("SELECT * FROM short WHERE name = 'abc   '");
+    assert!(matches!(found, Outcome::Ready(_)), "{found:?}");
+}
+
+#[test]
+fn a_table_whose_key_says_nothing_is_refused() {
+    for sql in [
+        "SELECT * FROM unfit WHERE tenant_id = 12",
+        "INSERT INTO unfit VALUES (12)",
+        "/* pgdog_shard: 1 */ INSERT INTO unfit VALUES (12)",
+        "COPY unfit FROM STDIN",
+    ] {
+        unsupported(sql);
+    }
+    to_shard("/* pgdog_shard: 1 */ SELECT * FROM unfit", 1);
+}
+
+#[test]
+fn a_function_of_a_user_needs_a_shard() {
+    for sql in [
+        "SELECT new_order(42)",
+        "SELECT app.new_order(42)",
+        "SELECT * FROM orders_of(42)",
+        "SELECT 1 FROM rates WHERE pct = (SELECT count(*) FROM orders_of(42))",
+        "INSERT INTO rates VALUES (1, new_order(42), 3)",
+        "VALUES (lower('A'), new_order(42))",
+    ] {
+        unsupported(sql);
+    }
+    for sql in [
+        "/* pgdog_shard: 1 */ SELECT new_order(42)",
+        "SELECT new_order(id) FROM orders WHERE tenant_id = 12",
+        "INSERT INTO orders VALUES (12, new_order(42))",
+    ] {
+        to_shard(sql, 1);
+    }
+    let harmless = outcome("SELECT lower('A'), pgdog.version(), similarity('a', 'b')");
+    assert!(matches!(harmless, Outcome::Ready(_)), "{harmless:?}");
 }
 
 #[test]

@@ -12,7 +12,9 @@ use pgdog_core::placement::{
 };
 
 use super::*;
-use crate::nodes::topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
+use crate::nodes::topology::{
+    Address, Copied, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted,
+};
 use crate::plan::{Statement, parse};
 
 /// Keys of shard 0, 1 and 2.
@@ -49,7 +51,10 @@ fn sharded(schema: &str, table: &str, rule: TableRule) -> ShardedTable {
         table: table.into(),
         column,
         position,
-        copied_at: position,
+        copied: Some(Copied { key: 0, columns: 4 }),
+        identity: false,
+        max_length: None,
+        unfit: None,
         rule,
     }
 }
@@ -77,6 +82,14 @@ fn topology(shards: u16) -> Topology {
     );
     named.column = "name".to_owned();
     named.rule.strategy = Placement::Hash;
+    let mut numbered = sharded("public", "numbered", mapping());
+    numbered.identity = true;
+    let mut computed = sharded("public", "computed", mapping());
+    computed.copied = None;
+    let mut short = named.clone();
+    (short.table, short.max_length) = ("short".to_owned(), Some(5));
+    let mut unfit = sharded("public", "unfit", mapping());
+    unfit.unfit = Some("is not of type bigint".to_owned());
     let omni = |schema: &str, table: &str, columns: &[&str], computed: &[&str]| OmniTable {
         schema: schema.to_owned(),
         table: table.to_owned(),
@@ -93,6 +106,10 @@ fn topology(shards: u16) -> Topology {
             sharded("public", "visits", lookup()),
             quoted,
             named,
+            numbered,
+            computed,
+            short,
+            unfit,
         ],
         omnisharded: vec![
             omni("public", "rates", &["code", "pct", "at"], &[]),
@@ -100,6 +117,7 @@ fn topology(shards: u16) -> Topology {
             omni("arch", "orders", &["id"], &[]),
             omni("public", "stamps", &["id", "note", "at"], &["id", "at"]),
         ],
+        functions: ["new_order".to_owned(), "orders_of".to_owned()].into(),
         unlisted: Unlisted::Refused,
     }
 }
