@@ -23,6 +23,7 @@ pub fn settings(config: &Config) -> Settings {
         ..Account::unlisted(&config.admin.user)
     });
     Settings {
+        number: 0,
         admin,
         admin_database: config.admin.name.clone(),
         accounts: config.users.users.iter().map(account).collect(),

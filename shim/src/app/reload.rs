@@ -176,9 +176,7 @@ impl Process {
             }
         }
         let served = served(&config, &clusters);
-        services
-            .settings
-            .store(Arc::new(accounts::settings(&config)));
+        services.set_settings(accounts::settings(&config));
         services
             .pools
             .configure(limits::pools(&config, self.dialer().clone()));

@@ -12,8 +12,9 @@
 //! whether they are encrypted on the way.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use bytes::BytesMut;
@@ -155,15 +156,26 @@ impl Stream {
     /// # Errors
     /// When the connection is lost.
     pub async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
-        if self.tls.is_none() {
+        poll_fn(|context| self.poll_read_buf(context, buffer)).await
+    }
+
+    /// As [`Stream::read_buf`], for one look.
+    pub fn poll_read_buf(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut BytesMut,
+    ) -> Poll<io::Result<usize>> {
+        let Some(tls) = &mut self.tls else {
             // Unlike `try_read_buf` it knows that a read which did not fill the buffer has emptied
             // the socket: one system call less each time.
-            return self.tcp.read_buf(buffer).await;
-        }
+            return pin!(self.tcp.read_buf(buffer)).poll(context);
+        };
         loop {
-            match self.try_read_buf(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await?,
-                done => return done,
+            match tls.try_read(&self.tcp, buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.tcp.poll_read_ready(context))?;
+                }
+                done => return Poll::Ready(done),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! One logical database: what sessions ask, and the background work that keeps the answers true.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub struct Cluster {
     login: Arc<Login>,
     pub(super) nodes: RwLock<BTreeMap<Address, Arc<Node>>>,
     topology: ArcSwap<Topology>,
+    pub(super) picture: AtomicU64,
     behind: ArcSwap<Vec<ShardNumber>>,
     /// Counts stored topologies, for those who wait for a change.
     changes: watch::Sender<u64>,
@@ -75,6 +77,7 @@ impl Cluster {
         let cluster = Arc::new(Cluster {
             topology: ArcSwap::from_pointee(Topology::empty(settings.unlisted)),
             behind: ArcSwap::default(),
+            picture: AtomicU64::new(0),
             changes: watch::Sender::new(0),
             news: Notify::new(),
             nodes: RwLock::default(),
@@ -465,6 +468,7 @@ impl Cluster {
         self.lookups.follow(&topology);
         let topology = Arc::new(topology);
         self.topology.store(topology.clone());
+        self.picture.fetch_add(1, Ordering::Release);
         self.changes.send_modify(|count| *count += 1);
         topology
     }

@@ -1,6 +1,7 @@
 //! The end of a database that is not configured any more: its clients leave first.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,11 @@ impl Cluster {
         let nodes = self.nodes.read();
         let nodes = nodes.unwrap_or_else(|poison| poison.into_inner());
         nodes.keys().cloned().collect()
+    }
+
+    /// The number of [`Cluster::topology`], which costs less to look at.
+    pub fn picture(&self) -> u64 {
+        self.picture.load(Ordering::Acquire)
     }
 
     /// To be kept by whoever uses the database.

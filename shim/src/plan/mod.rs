@@ -28,6 +28,7 @@ pub use cache::{PlanCache, Planned};
 pub use copy::{Columns, CopyFormat, CopyIn};
 pub use naming::{behind_prepared_name, rename_prepared};
 pub use setting::truth;
+pub use shape::is_of_shape;
 pub use statement::parse;
 
 /// Everything known about one message's SQL text. Empty for an empty query string.

@@ -9,24 +9,46 @@ use super::{Kind, Plan};
 /// Appends the shape of `sql`. False when it cannot be told by a look at the characters: comments
 /// (which may hold hints), dollar quotes, backslashes and prefixes of constants.
 pub(super) fn write_shape(sql: &str, out: &mut String) -> bool {
+    cut(sql, |piece| {
+        out.push_str(piece);
+        true
+    })
+}
+
+/// Whether the shape of `sql` is this one.
+pub fn is_of_shape(sql: &str, shape: &str) -> bool {
+    let mut rest = shape;
+    let fits = cut(sql, |piece| match rest.strip_prefix(piece) {
+        Some(behind) => {
+            rest = behind;
+            true
+        }
+        None => false,
+    });
+    fits && rest.is_empty()
+}
+
+/// Shows the shape of `sql` piece by piece, as long as `see` wants more. True when it saw all.
+fn cut(sql: &str, mut see: impl FnMut(&str) -> bool) -> bool {
     let bytes = sql.as_bytes();
-    // Everything up to `at` is read; what follows `copied` is not in `out` yet.
-    let (mut at, mut copied) = (0, 0);
+    // Everything up to `at` is read; what follows `shown` was not seen yet.
+    let (mut at, mut shown) = (0, 0);
     while let Some(byte) = bytes.get(at) {
         let next = bytes.get(at + 1);
         match byte {
             b'0'..=b'9' => {
-                out.push_str(&sql[copied..at]);
-                out.push('0');
+                if !see(&sql[shown..at]) || !see("0") {
+                    return false;
+                }
                 at = skip(bytes, at, DIGIT);
-                copied = at;
+                shown = at;
             }
             b'\'' => {
-                let Some(close) = closing_quote(bytes, at + 1) else {
+                let close = closing_quote(bytes, at + 1);
+                let Some(close) = close.filter(|_| see(&sql[shown..=at])) else {
                     return false;
                 };
-                out.push_str(&sql[copied..=at]);
-                copied = close;
+                shown = close;
                 at = close + 1;
             }
             b'"' => match memchr::memchr(b'"', &bytes[at + 1..]) {
@@ -52,8 +74,7 @@ pub(super) fn write_shape(sql: &str, out: &mut String) -> bool {
             _ => at = skip(bytes, at + 1, PLAIN),
         }
     }
-    out.push_str(&sql[copied..]);
-    true
+    see(&sql[shown..])
 }
 
 /// Kinds of bytes, to be combined.
@@ -150,6 +171,29 @@ mod tests {
         });
         assert_eq!(shape("").unwrap(), "");
         assert_eq!(shape("1").unwrap(), "0");
+    }
+
+    #[test]
+    fn a_text_is_of_the_shape_that_it_would_get() {
+        let texts = [
+            "SELECT a1 FROM t WHERE b = 17",
+            "SELECT a1 FROM t WHERE b = 0",
+            "SELECT a1 FROM t WHERE b = 0;",
+            "SELECT a1 FROM t WHERE b = '1'",
+            "SELECT a1 FROM t WHERE b = ''",
+            "SELECT a1 FROM t WHERE b = 1 -- x",
+            "SELECT a1 FROM t",
+            "",
+        ];
+        for (one, other) in texts
+            .iter()
+            .flat_map(|one| texts.map(|other| (*one, other)))
+        {
+            if let Some(wanted) = shape(other) {
+                let same = shape(one).as_ref() == Some(&wanted);
+                assert_eq!(is_of_shape(one, &wanted), same, "{one}, {other}");
+            }
+        }
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //!
 //! Everything else (`None`) is for [`Frontend`](super::Frontend), which also says what is wrong.
 
-use bytes::BytesMut;
+use bytes::{BufMut as _, BytesMut};
 
 use super::cursor::Cursor;
-use super::frame::{self, put, put_cstr};
+use super::frame::{self, put};
 use super::frontend::Types;
 
 /// What a client asks for in one go.
@@ -86,7 +86,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Appends it with another name of its statement. A query has none, and stays as it is.
+    /// Appends it with another name of its statement, one of the shim's own making. A query has
+    /// none, and stays as it is.
     pub fn write_named(&self, name: &str, out: &mut BytesMut) {
         let (Asked::Named { name: before, .. }, Ok(Some((tag, length)))) =
             (self.asked, frame::head(self.raw))
@@ -98,8 +99,9 @@ impl<'a> Request<'a> {
         // The name of the portal, which is empty, stands before that of the statement.
         let behind = frame::HEADER + 1 + before.len() + 1;
         put(out, tag, |out| {
-            put_cstr(out, "");
-            put_cstr(out, name);
+            out.put_u8(0);
+            out.extend_from_slice(name.as_bytes());
+            out.put_u8(0);
             out.extend_from_slice(&bind[behind..]);
         });
         out.extend_from_slice(rest);

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, BytesMut};
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation};
 use pgdog_core::lsn::Lsn;
-use tokio::io::Interest;
 
 use super::applied::Applied;
 use super::cancel::CancelToken;
@@ -58,6 +59,8 @@ pub struct Conn {
     pub sequences_are_own: bool,
     /// When it was logged in.
     pub(super) opened: Moment,
+    /// For which of its pool's reigns it was found to be of the current server start.
+    pub(super) reign: Option<u64>,
     /// A setting that clients are told of has changed.
     pub(super) news: bool,
     pub(super) endpoint: Arc<Endpoint>,
@@ -105,6 +108,7 @@ impl Conn {
             role_settings: 0,
             sequences_are_own: true,
             opened: Moment::now(),
+            reign: None,
             news: false,
             endpoint,
             dialer: settings.dialer.clone(),
@@ -397,7 +401,7 @@ impl Conn {
         self.lose(what)
     }
 
-    fn lose(&mut self, why: &'static str) -> Fault {
+    pub(super) fn lose(&mut self, why: &'static str) -> Fault {
         self.broken = Some(why);
         faults::lost(&self.endpoint, why)
     }
@@ -434,54 +438,28 @@ impl Conn {
     /// # Errors
     /// When the connection is lost.
     pub async fn more(&mut self) -> Result<(), Fault> {
+        poll_fn(|context| self.poll_more(context)).await
+    }
+
+    /// As [`Conn::more`], for one look.
+    pub(super) fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         self.check()?;
         self.make_room();
-        match self.io.read_buf(&mut self.input).await {
-            Ok(0) => Err(self.lose("closed by the server")),
-            Ok(_) => Ok(()),
-            Err(_) => Err(self.lose("connection lost")),
-        }
+        Poll::Ready(
+            match ready!(self.io.poll_read_buf(context, &mut self.input)) {
+                Ok(0) => Err(self.lose("closed by the server")),
+                Ok(_) => Ok(()),
+                Err(_) => Err(self.lose("connection lost")),
+            },
+        )
     }
 
     /// Frames share the buffer's memory; when they are gone it is reused, else a new one is made.
-    fn make_room(&mut self) {
+    pub(super) fn make_room(&mut self) {
         if self.input.capacity() - self.input.len() < READ_SPACE {
             self.input.reserve(READ_GROWTH);
         }
         self.swollen |= self.input.capacity() > READ_KEPT;
-    }
-
-    pub(super) async fn write(&mut self, mut rest: &[u8]) -> Result<(), Fault> {
-        self.writing = true;
-        while !rest.is_empty() {
-            match self.io.try_write(rest) {
-                Ok(0) => return Err(self.lose("connection closed while writing")),
-                Ok(written) => rest = &rest[written..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.wait_for_room().await?;
-                }
-                Err(_) => return Err(self.lose("connection lost while writing")),
-            }
-        }
-        self.writing = false;
-        Ok(())
-    }
-
-    /// Waits until the socket takes bytes, reading what arrives meanwhile.
-    async fn wait_for_room(&mut self) -> Result<(), Fault> {
-        let Ok(ready) = self.io.ready(Interest::READABLE | Interest::WRITABLE).await else {
-            return Err(self.lose("connection lost while writing"));
-        };
-        if !ready.is_readable() {
-            return Ok(());
-        }
-        self.make_room();
-        match self.io.try_read_buf(&mut self.input) {
-            Ok(0) => Err(self.lose("closed by the server while writing")),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
-            Err(_) => Err(self.lose("connection lost while writing")),
-        }
     }
 }
 

@@ -166,7 +166,7 @@ impl Ledger {
 
     /// Statements to close ahead of the next batch. Only at rest: then their answers come first.
     pub(super) fn take_evicted(&mut self) -> Vec<String> {
-        if !self.in_sync() {
+        if !self.prepared.has_evicted() || !self.in_sync() {
             return Vec::new();
         }
         let names = self.prepared.take_evicted();

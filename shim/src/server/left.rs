@@ -65,6 +65,11 @@ impl Conn {
         self.lasting = true;
     }
 
+    /// Whether [`Conn::take_pushed`] has any.
+    pub fn has_pushed(&self) -> bool {
+        !self.pushed.is_empty()
+    }
+
     /// Takes the notifications that came between answers to the shim's own statements.
     pub fn take_pushed(&mut self) -> BytesMut {
         std::mem::take(&mut self.pushed)

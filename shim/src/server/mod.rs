@@ -41,6 +41,7 @@ mod secret;
 mod settings;
 mod stats;
 mod turns;
+mod write;
 
 pub use ahead::{Ahead, Guard, Guarded, Settled};
 pub use answer::Answer;

@@ -1,6 +1,10 @@
 //! Plain answers: short ones to one statement that went well, handed on in one piece.
 
-use bytes::Buf as _;
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, BytesMut};
 use pgdog_core::fault::Fault;
 
 use super::conn::Conn;
@@ -113,13 +117,16 @@ fn goes_on(rest: &[u8]) -> bool {
 
 impl Conn {
     /// Sends one statement and the end of its message, of which the caller knows that they are
-    /// whole; `due` are the answers.
-    ///
-    /// Cancel safety: not cancel safe; dropped half way, the connection is broken.
+    /// whole; `due` are the answers. What the socket does not take at once is returned, and is to
+    /// be sent with [`Conn::end_plain`] before anything else.
     ///
     /// # Errors
     /// When the connection is lost.
-    pub async fn send_plain(&mut self, messages: &[u8], due: Due) -> Result<(), Fault> {
+    pub fn begin_plain<'a>(
+        &mut self,
+        messages: &'a [u8],
+        due: Due,
+    ) -> Result<Cow<'a, [u8]>, Fault> {
         self.check()?;
         if self.message_left > 0 {
             return Err(faults::internal("a message inside of another one"));
@@ -127,14 +134,25 @@ impl Conn {
         let evicted = self.ledger.take_evicted();
         self.ledger.note_plain(due);
         if evicted.is_empty() {
-            return self.write(messages).await;
+            return self.write_at_once(messages).map(Cow::Borrowed);
         }
-        let mut out = bytes::BytesMut::new();
+        let mut out = BytesMut::new();
         evicted
             .iter()
             .for_each(|name| frontend::close(Subject::Statement(name), &mut out));
         out.extend_from_slice(messages);
-        self.write(&out).await
+        let rest = self.write_at_once(&out)?.to_vec();
+        Ok(Cow::Owned(rest))
+    }
+
+    /// Sends what [`Conn::begin_plain`] has left.
+    ///
+    /// Cancel safety: not cancel safe; dropped half way, the connection is broken.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub async fn end_plain(&mut self, rest: &[u8]) -> Result<(), Fault> {
+        self.write(rest).await
     }
 
     /// Waits for a plain answer, and tells how long it is; `None` when what has come is none.
@@ -144,12 +162,27 @@ impl Conn {
     /// # Errors
     /// When the connection is lost.
     pub async fn plain(&mut self, due: Due) -> Result<Option<usize>, Fault> {
+        poll_fn(|context| self.poll_plain(context, due)).await
+    }
+
+    /// As [`Conn::plain`], for one look.
+    ///
+    /// # Errors
+    /// As [`Conn::plain`].
+    pub fn poll_plain(
+        &mut self,
+        context: &mut Context<'_>,
+        due: Due,
+    ) -> Poll<Result<Option<usize>, Fault>> {
         loop {
-            match due.outlook(&self.input) {
-                Outlook::Plain(length) => return Ok(Some(length)),
-                Outlook::Open => self.more().await?,
-                Outlook::Other => return Ok(None),
+            if !self.input.is_empty() {
+                match due.outlook(&self.input) {
+                    Outlook::Plain(length) => return Poll::Ready(Ok(Some(length))),
+                    Outlook::Open => {}
+                    Outlook::Other => return Poll::Ready(Ok(None)),
+                }
             }
+            ready!(self.poll_more(context))?;
         }
     }
 
@@ -163,15 +196,17 @@ impl Conn {
         self.info
             .note_batch(TxStatus::Idle, self.ledger.prepared_count());
         see(&self.input[..length]);
-        self.input.advance(length);
+        match length == self.input.len() {
+            // The next answer is read to where this one was, which is in the processor's cache.
+            true => self.input.clear(),
+            false => self.input.advance(length),
+        }
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::BytesMut;
-
     use super::*;
     use crate::proto::backend;
 

@@ -1,7 +1,7 @@
 //! The connections of one user to one endpoint.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::conn::Conn;
 use super::lease::Lease;
 use super::restore::restore;
 use super::settings::{PoolLimits, PoolSettings};
-use super::stats::{PoolStats, ServerInfo, ServerStats, lock};
+use super::stats::{PoolStats, ServerInfo, ServerStats, lock, microseconds};
 use super::turns::{Claim, Turn, Turns};
 use super::{Endpoint, Login, faults};
 
@@ -27,9 +27,13 @@ pub struct Pool {
     login: ArcSwap<Login>,
     settings: Arc<ArcSwap<PoolSettings>>,
     limits: ArcSwap<PoolLimits>,
+    /// The lifetime among them, which is looked at after every loan.
+    lifetime_us: AtomicU64,
     turns: Arc<Turns>,
     /// While true, nobody who has no connection yet gets one.
     paused: watch::Sender<bool>,
+    /// The same, for a quick look.
+    is_paused: AtomicBool,
     /// The most recently used is at the back and is taken first, so that a quiet pool shrinks.
     idle: Mutex<VecDeque<Idle>>,
     servers: Mutex<Vec<Weak<ServerInfo>>>,
@@ -37,6 +41,8 @@ pub struct Pool {
     generation: AtomicU64,
     /// Connections to another server start than this are not lent again.
     current: Mutex<Option<Incarnation>>,
+    /// Raised whenever `current` changes, which connections are compared with only then.
+    reign: AtomicU64,
     counters: Counters,
 }
 
@@ -72,12 +78,15 @@ impl Pool {
             login: ArcSwap::from_pointee(login.clone()),
             settings,
             turns: Turns::new(limits.size.max(1), lead),
+            lifetime_us: AtomicU64::new(microseconds(limits.lifetime)),
             limits: ArcSwap::from_pointee(limits),
             paused: watch::Sender::new(false),
+            is_paused: AtomicBool::new(false),
             idle: Mutex::default(),
             servers: Mutex::default(),
             generation: AtomicU64::new(0),
             current: Mutex::default(),
+            reign: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -124,7 +133,7 @@ impl Pool {
     /// Lends an idle connection to somebody who wants it at once, and needs no other one
     /// meanwhile; `None` when there is none, or others wait.
     pub fn checkout_now(self: &Arc<Self>, now: Instant) -> Option<Lease> {
-        if *self.paused.borrow() {
+        if self.is_paused.load(Ordering::SeqCst) {
             return None;
         }
         let turn = self.turns.try_take(&Claim::Alone)?;
@@ -171,7 +180,7 @@ impl Pool {
     fn take_idle(&self) -> Option<Box<Conn>> {
         loop {
             let mut idle = lock(&self.idle).pop_back()?;
-            if self.is_current(&idle.conn, idle.generation) && idle.conn.refresh().is_ok() {
+            if self.is_current(&mut idle.conn, idle.generation) && idle.conn.refresh().is_ok() {
                 return Some(idle.conn);
             }
         }
@@ -210,9 +219,9 @@ impl Pool {
     pub(super) fn take_back(self: &Arc<Self>, mut conn: Box<Conn>, generation: u64, turn: Turn) {
         self.counters.active.fetch_sub(1, Ordering::Relaxed);
         let now = Instant::now();
-        let age = conn.info.set_lent(false, now);
-        let outlived = age >= self.limits.load().lifetime;
-        if !conn.is_restorable() || outlived || !self.is_current(&conn, generation) {
+        let age_us = conn.info.set_lent(false, now);
+        let outlived = age_us >= self.lifetime_us.load(Ordering::Relaxed);
+        if !conn.is_restorable() || outlived || !self.is_current(&mut conn, generation) {
             return close(conn, Some(turn));
         }
         if conn.is_reusable() && !conn.is_dirty() {
@@ -245,13 +254,20 @@ impl Pool {
         drop(turn);
     }
 
-    fn is_current(&self, conn: &Conn, generation: u64) -> bool {
-        let current = lock(&self.current);
-        let same_start = match (&*current, conn.incarnation()) {
-            (Some(current), Some(own)) => current == own,
-            _ => true,
-        };
-        same_start && generation == self.generation.load(Ordering::SeqCst)
+    fn is_current(&self, conn: &mut Conn, generation: u64) -> bool {
+        // Read before the comparison: if that is with a later start, it is only done once more.
+        let reign = Some(self.reign.load(Ordering::SeqCst));
+        if conn.reign != reign {
+            let current = lock(&self.current);
+            if let (Some(current), Some(own)) = (&*current, conn.incarnation())
+                && current != own
+            {
+                return false;
+            }
+            drop(current);
+            conn.reign = reign;
+        }
+        generation == self.generation.load(Ordering::SeqCst)
     }
 
     /// Closes idle connections, and lent ones when they come back.
@@ -263,17 +279,23 @@ impl Pool {
 
     /// Only connections to this server start may be lent from now on.
     pub fn retire_others(&self, current: &Incarnation) {
-        *lock(&self.current) = Some(current.clone());
+        let mut known = lock(&self.current);
+        if known.as_ref() != Some(current) {
+            *known = Some(current.clone());
+            self.reign.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// Nobody who has no connection gets one until [`Pool::resume`].
     pub(super) fn pause(&self) {
+        self.is_paused.store(true, Ordering::SeqCst);
         self.paused.send_replace(true);
     }
 
     /// Ends a pause.
     pub(super) fn resume(&self) {
         self.paused.send_replace(false);
+        self.is_paused.store(false, Ordering::SeqCst);
     }
 
     pub(super) fn set_login(&self, login: &Login) {
@@ -292,6 +314,8 @@ impl Pool {
             return;
         }
         self.turns.resize(limits.size.max(1));
+        let lifetime_us = microseconds(limits.lifetime);
+        self.lifetime_us.store(lifetime_us, Ordering::Relaxed);
         self.limits.store(Arc::new(limits));
         let mut surplus = Vec::new();
         let mut idle = lock(&self.idle);
@@ -313,11 +337,11 @@ impl Pool {
         {
             let mut idle = lock(&self.idle);
             // The front is the one that was used longest ago.
-            for one in std::mem::take(&mut *idle) {
+            for mut one in std::mem::take(&mut *idle) {
                 let unwanted = one.since.elapsed() >= limits.idle_timeout;
                 let left = idle.len() + self.turns.taken();
                 let outlived = one.conn.info.age(now) >= limits.lifetime;
-                let useless = outlived || !self.is_current(&one.conn, one.generation);
+                let useless = outlived || !self.is_current(&mut one.conn, one.generation);
                 match useless || (unwanted && left >= limits.min) {
                     true => expired.push(one),
                     false => idle.push_back(one),
@@ -420,7 +444,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(since) = lock(&self.counters.waiters).remove(&self.ticket) {
-            let waited_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+            let waited_us = microseconds(since.elapsed());
             self.counters
                 .waited_us
                 .fetch_add(waited_us, Ordering::Relaxed);

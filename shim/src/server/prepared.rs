@@ -147,6 +147,11 @@ impl Prepared {
         self.keeps_all = true;
     }
 
+    /// Whether there are names to be closed on the server.
+    pub(super) fn has_evicted(&self) -> bool {
+        !self.evicted.is_empty()
+    }
+
     /// Names to be closed on the server now.
     pub(super) fn take_evicted(&mut self) -> Vec<String> {
         let evicted = std::mem::take(&mut self.evicted);

@@ -127,13 +127,12 @@ impl ServerInfo {
         *lock(&self.identity) = (pid, incarnation);
     }
 
-    /// Notes a loan or its end; tells how long the connection has been open.
-    pub(super) fn set_lent(&self, lent: bool, now: Instant) -> Duration {
+    /// Notes a loan or its end; tells how many microseconds the connection has been open.
+    pub(super) fn set_lent(&self, lent: bool, now: Instant) -> u64 {
         self.lent.store(lent.into(), Ordering::Relaxed);
-        let age = self.age(now);
-        let us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
-        self.turned_us.store(us, Ordering::Relaxed);
-        age
+        let age_us = microseconds(self.age(now));
+        self.turned_us.store(age_us, Ordering::Relaxed);
+        age_us
     }
 
     pub(super) fn note_batch(&self, tx: TxStatus, prepared: usize) {
@@ -173,6 +172,11 @@ impl ServerInfo {
             prepared: self.prepared.load(Ordering::Relaxed),
         }
     }
+}
+
+/// As many microseconds as fit.
+pub(super) fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A lock whose data stays sound whatever its holder did: plain assignments only.

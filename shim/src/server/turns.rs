@@ -8,10 +8,10 @@
 //!
 //! Every queue is first come, first served.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::stats::lock;
 
@@ -39,11 +39,14 @@ pub enum Claim<'a> {
 /// The places of a pool.
 #[derive(Debug)]
 pub(super) struct Turns {
-    common: Arc<Semaphore>,
-    last: Arc<Semaphore>,
+    common: Semaphore,
+    last: Semaphore,
     /// One for all pools whose connections are wanted together.
     lead: Arc<Semaphore>,
     size: Mutex<Size>,
+    /// Some place that is given back goes another way than it came, see [`Size`]. Whoever gives one
+    /// back just when this becomes so may miss it: then it is up to the next one.
+    is_unsettled: AtomicBool,
     taken: AtomicUsize,
 }
 
@@ -59,7 +62,6 @@ struct Size {
 /// A place, for as long as it is kept.
 #[derive(Debug)]
 pub(super) struct Turn {
-    place: Option<OwnedSemaphorePermit>,
     is_common: bool,
     turns: Arc<Turns>,
     _lead: Option<Arc<Lead>>,
@@ -70,14 +72,15 @@ const OPEN: &str = "the semaphore is never closed";
 impl Turns {
     pub(super) fn new(size: usize, lead: Arc<Semaphore>) -> Arc<Self> {
         Arc::new(Self {
-            common: Arc::new(Semaphore::new(size - 1)),
-            last: Arc::new(Semaphore::new(1)),
+            common: Semaphore::new(size - 1),
+            last: Semaphore::new(1),
             lead,
             size: Mutex::new(Size {
                 size,
                 surplus: 0,
                 no_last: false,
             }),
+            is_unsettled: AtomicBool::new(false),
             taken: AtomicUsize::new(0),
         })
     }
@@ -94,7 +97,7 @@ impl Turns {
 
     /// Whether more are taken than there are, as the pool was made smaller.
     pub(super) fn is_shrinking(&self) -> bool {
-        lock(&self.size).surplus > 0
+        self.is_unsettled.load(Ordering::SeqCst) && lock(&self.size).surplus > 0
     }
 
     /// Another number of places, at least one. What is taken stays so until it is given back.
@@ -107,21 +110,24 @@ impl Turns {
             self.common.add_permits(more - kept);
         } else {
             let less = now.size - size;
+            self.is_unsettled.store(true, Ordering::SeqCst);
             now.surplus += less - self.common.forget_permits(less);
         }
         now.size = size;
+        self.is_unsettled
+            .store(now.is_unsettled(), Ordering::SeqCst);
     }
 
     /// A place, if nobody waits and one is free.
     pub(super) fn try_take(self: &Arc<Self>, claim: &Claim<'_>) -> Option<Turn> {
-        if let Ok(place) = self.common.clone().try_acquire_owned() {
+        if let Ok(place) = self.common.try_acquire() {
             return Some(self.turn(place, true, None));
         }
         let lead = match claim {
             Claim::Alone => None,
             Claim::Several { leader, .. } => Some(leader.0.upgrade()?),
         };
-        let place = self.last.clone().try_acquire_owned().ok()?;
+        let place = self.last.try_acquire().ok()?;
         Some(self.turn(place, false, lead))
     }
 
@@ -129,8 +135,7 @@ impl Turns {
     ///
     /// Cancel safety: dropping the future leaves the queue.
     pub(super) async fn take(self: &Arc<Self>, claim: Claim<'_>) -> Turn {
-        let common = self.common.clone().acquire_owned();
-        let last = self.last.clone().acquire_owned();
+        let (common, last) = (self.common.acquire(), self.last.acquire());
         match claim {
             Claim::Alone => tokio::select! {
                 biased;
@@ -158,15 +163,23 @@ impl Turns {
         }
     }
 
+    fn place(&self, is_common: bool) -> &Semaphore {
+        match is_common {
+            true => &self.common,
+            false => &self.last,
+        }
+    }
+
     fn turn(
         self: &Arc<Self>,
-        place: OwnedSemaphorePermit,
+        place: SemaphorePermit<'_>,
         is_common: bool,
         lead: Option<Arc<Lead>>,
     ) -> Turn {
+        // The turn has it, and gives it back.
+        place.forget();
         self.taken.fetch_add(1, Ordering::SeqCst);
         Turn {
-            place: Some(place),
             is_common,
             turns: self.clone(),
             _lead: lead,
@@ -174,22 +187,39 @@ impl Turns {
     }
 }
 
+impl Size {
+    fn is_unsettled(&self) -> bool {
+        self.surplus > 0 || self.no_last
+    }
+
+    /// Where a place goes that is given back.
+    fn place_for<'a>(&mut self, turns: &'a Turns, is_common: bool) -> Option<&'a Semaphore> {
+        if is_common && self.no_last {
+            self.no_last = false;
+            Some(&turns.last)
+        } else if self.surplus > 0 {
+            self.surplus -= 1;
+            self.no_last |= !is_common;
+            None
+        } else {
+            Some(turns.place(is_common))
+        }
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.taken.fetch_sub(1, Ordering::SeqCst);
-        let Some(place) = self.place.take() else {
-            return;
-        };
-        let mut size = lock(&self.turns.size);
-        if self.is_common && size.no_last {
-            size.no_last = false;
-            place.forget();
-            self.turns.last.add_permits(1);
-        } else if size.surplus > 0 {
-            size.surplus -= 1;
-            size.no_last |= !self.is_common;
-            place.forget();
+        let turns = &*self.turns;
+        turns.taken.fetch_sub(1, Ordering::SeqCst);
+        if !turns.is_unsettled.load(Ordering::SeqCst) {
+            return turns.place(self.is_common).add_permits(1);
         }
+        let mut size = lock(&turns.size);
+        if let Some(place) = size.place_for(turns, self.is_common) {
+            place.add_permits(1);
+        }
+        let is_unsettled = size.is_unsettled();
+        turns.is_unsettled.store(is_unsettled, Ordering::SeqCst);
     }
 }
 

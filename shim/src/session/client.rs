@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::io::ErrorKind;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -337,16 +339,34 @@ impl Client {
     }
 
     pub(super) async fn fill(&mut self) -> Result<usize, Gone> {
+        poll_fn(|context| self.poll_fill(context)).await
+    }
+
+    /// Reads more; 0 is the end. Cancel safety: bytes read stay in the buffer.
+    pub(super) fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Gone>> {
         self.inbox.reserve(READ_ROOM);
-        let count = self.stream.read_buf(&mut self.inbox).await?;
+        let count = ready!(self.stream.poll_read_buf(context, &mut self.inbox))?;
         self.received_bytes += count as u64;
-        Ok(count)
+        Poll::Ready(Ok(count))
+    }
+
+    /// Whether the client has sent more, or has left. If not, the task is woken when it does.
+    pub(super) fn stirs(&self, context: &mut Context<'_>) -> bool {
+        self.stream.tcp().poll_read_ready(context).is_ready()
     }
 
     /// Writes everything collected.
     pub async fn flush(&mut self) -> Result<(), Gone> {
         if !self.out.is_empty() {
-            self.stream.write_all(&self.out).await?;
+            // It nearly always takes all of it at once.
+            let written = match self.stream.try_write(&self.out) {
+                Ok(written) => written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                Err(error) => return Err(error.into()),
+            };
+            if written < self.out.len() {
+                self.stream.write_all(&self.out[written..]).await?;
+            }
             self.written_bytes += self.out.len() as u64;
             self.out.clear();
             if self.out.capacity() > KEPT_BYTES {

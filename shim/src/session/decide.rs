@@ -26,9 +26,8 @@ const ROUNDS: usize = 4;
 impl Session<'_> {
     /// Takes the configuration of now.
     pub(super) fn take_settings(&mut self) {
-        let settings = self.services.settings.load();
-        if !Arc::ptr_eq(&settings, &self.settings) {
-            self.settings = settings.clone();
+        if self.settings.number != self.services.settings_number() {
+            self.settings = self.services.settings.load_full();
         }
     }
 
@@ -47,8 +46,9 @@ impl Session<'_> {
     /// What a simple query is. Where everything is in one place, values of keys do not matter.
     pub(super) fn planned(&mut self, sql: &str, undivided: bool) -> Planned {
         let plans = &self.services.plans;
+        self.shape.reads = false;
         match undivided {
-            true => plans.get_alike(sql, &mut self.shape),
+            true => plans.get_alike(sql, &mut self.shape.text),
             false => plans.get_or_parse(sql),
         }
     }

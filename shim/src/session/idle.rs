@@ -1,7 +1,10 @@
 //! Between two messages: waiting for the client, and for what ends the wait.
 
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
@@ -34,19 +37,36 @@ impl Signals {
 /// Something that happens once. Made once for each session, which waits for it again and again:
 /// every new wait, and every look at one, takes locks that all sessions share.
 struct Signal {
-    token: CancellationToken,
     wait: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// The session's task is in the list of those that are woken, whatever it waits for then.
-    is_listed: bool,
+    /// What the wait rings, whatever the session's task waits for then.
+    bell: Option<Arc<Bell>>,
+}
+
+/// Wakes a task, and remembers that it did.
+struct Bell {
+    has_rung: AtomicBool,
+    task: Waker,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.has_rung.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
 }
 
 impl Signal {
     fn of(token: CancellationToken) -> Self {
         Self {
-            wait: Box::pin(token.clone().cancelled_owned()),
-            token,
-            is_listed: false,
+            wait: Box::pin(token.cancelled_owned()),
+            bell: None,
         }
+    }
+
+    /// Whether it may have happened.
+    fn has_rung(&self) -> bool {
+        let bell = self.bell.as_ref();
+        bell.is_none_or(|bell| bell.has_rung.load(Ordering::Acquire))
     }
 }
 
@@ -55,11 +75,18 @@ impl Future for Signal {
 
     /// Always polled by the same task.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.is_listed && !self.token.is_cancelled() {
+        if !self.has_rung() {
             return Poll::Pending;
         }
-        self.is_listed = true;
-        self.wait.as_mut().poll(context)
+        let bell = Arc::new(Bell {
+            has_rung: AtomicBool::new(false),
+            task: context.waker().clone(),
+        });
+        let waker = Waker::from(bell.clone());
+        let polled = self.wait.as_mut().poll(&mut Context::from_waker(&waker));
+        // What has happened is told to everybody who asks.
+        self.bell = polled.is_pending().then_some(bell);
+        polled
     }
 }
 
@@ -68,6 +95,9 @@ impl Session<'_> {
     /// database, for notifications, and for the limit of idleness.
     pub(super) async fn wait_for_client(&mut self, signals: &mut Signals) -> Result<(), Gone> {
         let idle = self.idle_limit();
+        if idle.is_none() && self.pinned.is_none() && self.arrives(signals).await? {
+            return Ok(());
+        }
         let waiting = async {
             match idle {
                 Some(limit) => tokio::time::sleep(limit).await,
@@ -117,6 +147,25 @@ impl Session<'_> {
         }
     }
 
+    /// As above, for a client that nothing but a signal can come to first. Tells whether none did,
+    /// which is then to be seen to.
+    async fn arrives(&mut self, signals: &mut Signals) -> Result<bool, Gone> {
+        let may_end = !self.tx.is_open();
+        let client = &mut *self.client;
+        let arrived = poll_fn(|context| {
+            if let Poll::Ready(arrived) = client.poll_arrived(context) {
+                return Poll::Ready(arrived.map(|()| true));
+            }
+            let mut rings = |signal: &mut Signal| Pin::new(signal).poll(context).is_ready();
+            match may_end && (rings(&mut signals.shutdown) || rings(&mut signals.retired)) {
+                true => Poll::Ready(Ok(false)),
+                false => Poll::Pending,
+            }
+        });
+        let has_arrived = arrived.await?;
+        Ok(has_arrived && !(may_end && signals.retired.has_rung() && self.cluster.is_retired()))
+    }
+
     /// What the kept server says by itself.
     async fn pushed(&mut self, frame: &Frame) -> Result<(), Gone> {
         match frame.tag() {
@@ -150,6 +199,7 @@ impl Session<'_> {
                 self.guest = cluster.guest();
                 self.cluster = cluster.clone();
                 self.pools.clear();
+                self.near = None;
                 *signals = Signals::of(&self.services, cluster);
                 Ok(())
             }
@@ -184,6 +234,28 @@ impl Session<'_> {
                 self.seen.count(Counted::TransactionTime, us(since));
                 self.tx_since = None;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_wakes_its_task_and_is_told_as_often_as_asked() {
+        let token = CancellationToken::new();
+        let mut signal = Signal::of(token.clone());
+        let not_yet = poll_fn(|context| Poll::Ready(Pin::new(&mut signal).poll(context)));
+        assert!(not_yet.await.is_pending() && !signal.has_rung());
+        let cancel = async {
+            tokio::task::yield_now().await;
+            token.cancel();
+        };
+        tokio::join!(&mut signal, cancel);
+        for _ in 0..2 {
+            assert!(signal.has_rung());
+            (&mut signal).await;
         }
     }
 }

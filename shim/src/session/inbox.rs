@@ -1,5 +1,8 @@
 //! Where a client's messages begin: waiting for them, and taking them.
 
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
 use bytes::{Buf as _, BytesMut};
 
 use super::client::{Client, Gone, LONG_BYTES};
@@ -30,12 +33,17 @@ impl Client {
     ///
     /// Cancel safety: bytes read stay in the buffer.
     pub async fn arrived(&mut self) -> Result<(), Gone> {
+        poll_fn(|context| self.poll_arrived(context)).await
+    }
+
+    /// As [`Client::arrived`], for one look.
+    pub fn poll_arrived(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Gone>> {
         while !self.has_beginning()? {
-            if self.fill().await? == 0 {
-                return Err(Gone::Left);
+            if ready!(self.poll_fill(context))? == 0 {
+                return Poll::Ready(Err(Gone::Left));
             }
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 
     fn has_beginning(&mut self) -> Result<bool, Gone> {
@@ -78,7 +86,11 @@ impl Client {
 
     /// Puts back what was lent out, without so many bytes at its head.
     pub fn put_back(&mut self, mut inbox: BytesMut, read: usize) {
-        inbox.advance(read);
+        match read == inbox.len() {
+            // The next message is read to where this one was, which is in the processor's cache.
+            true => inbox.clear(),
+            false => inbox.advance(read),
+        }
         self.inbox = inbox;
     }
 }

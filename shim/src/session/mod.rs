@@ -105,7 +105,7 @@ use params::Params;
 use party::Participant;
 use prepared::Held;
 use running::Running;
-use short::Near;
+use short::{Near, Shape};
 use steps::Input;
 use tx::Tx;
 
@@ -198,10 +198,10 @@ struct Session<'a> {
     message_mark: Mark,
     /// The current message is a simple query.
     simple_message: bool,
-    /// Room for a text without its constants.
-    shape: String,
+    /// The last text without its constants.
+    shape: Shape,
     /// The node that messages go to which take the short way.
-    near: Option<Near>,
+    near: Option<Box<Near>>,
     /// Room for a message with another name in it.
     renamed: BytesMut,
 }
@@ -264,7 +264,7 @@ impl<'a> Session<'a> {
             needed: Vec::new(),
             message_mark,
             simple_message: false,
-            shape: String::new(),
+            shape: Shape::default(),
             near: None,
             renamed: BytesMut::new(),
         }

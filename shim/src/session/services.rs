@@ -56,6 +56,8 @@ pub struct AdminResult {
 pub struct Services {
     /// What sessions need of the configuration.
     pub settings: ArcSwap<Settings>,
+    /// The number of those, which costs less to look at.
+    settings_number: AtomicU64,
     /// Server connections.
     pub pools: Arc<Pools>,
     /// Logical databases by name.
@@ -99,6 +101,7 @@ impl Services {
     pub fn new(settings: Settings, pools: Arc<Pools>) -> Self {
         Self {
             settings: ArcSwap::from_pointee(settings),
+            settings_number: AtomicU64::new(0),
             pools,
             clusters: ArcSwap::default(),
             absent: ArcSwap::default(),
@@ -120,6 +123,20 @@ impl Services {
             login_number: AtomicU64::new(0),
             secret: rand::random(),
         }
+    }
+
+    /// Puts new settings in place.
+    pub fn set_settings(&self, mut settings: Settings) {
+        settings.number = self.settings_number() + 1;
+        let number = settings.number;
+        self.settings.store(Arc::new(settings));
+        // Who sees the number finds what has it.
+        self.settings_number.store(number, Ordering::Release);
+    }
+
+    /// The number of the settings.
+    pub fn settings_number(&self) -> u64 {
+        self.settings_number.load(Ordering::Acquire)
     }
 
     /// The number of a new login: higher than all before.

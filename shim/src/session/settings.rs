@@ -10,6 +10,8 @@ use crate::net::TcpSettings;
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Settings {
+    /// Tells them from those before and after.
+    pub number: u64,
     /// The admin database, if there is one.
     pub admin: Option<Account>,
     /// Name of the admin database.

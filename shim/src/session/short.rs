@@ -8,7 +8,10 @@
 //! Whatever is not as simple takes the long way: from its start as long as nothing was sent, else
 //! from its answer on.
 
+use std::borrow::Cow;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Instant;
 
 use pgdog_core::fault::Fault;
@@ -18,6 +21,7 @@ use super::Session;
 use super::client::Gone;
 use super::effects::is_stale_plan;
 use super::forward::{Sink, Trouble};
+use super::last_route::LastRoute;
 use super::param_values::RoleChoice;
 use super::party::{Participant, Place};
 use super::prepared::Held;
@@ -25,22 +29,64 @@ use super::script::{Item, Script};
 use super::settings::Keep;
 use crate::nodes::{Address, Topology};
 use crate::observe::Counted;
-use crate::plan::Plan;
+use crate::plan::{Plan, is_of_shape};
 use crate::proto::frontend::Types;
 use crate::proto::spelling::is_unread;
 use crate::proto::{Asked, Request, TxStatus};
 use crate::route::{Access, Route, SINGLE_SHARD, Target};
-use crate::server::{Due, Moment, Pool};
+use crate::server::{Conn, Due, Lease, Moment, Pool};
 
 /// The only node that there is for reads, and what a connection to it needs.
 #[derive(Debug)]
 pub struct Near {
     /// In which all of this is so.
     topology: Arc<Topology>,
+    /// Its number.
+    picture: u64,
     shard: ShardNumber,
     address: Arc<Address>,
     epoch: Epoch,
     pool: Arc<Pool>,
+}
+
+/// What the last simple query is without its constants, if it had to be known.
+#[derive(Debug, Default)]
+pub struct Shape {
+    /// That, and room for the next one.
+    pub text: String,
+    /// All texts like it are reads.
+    pub reads: bool,
+}
+
+impl Near {
+    fn participant(&self, lease: Lease) -> Participant {
+        Participant {
+            lease,
+            shard: self.shard,
+            address: self.address.clone(),
+            place: Place::Primary,
+            begun: false,
+            entered: false,
+            wrote: false,
+        }
+    }
+
+    /// Whether the last statement came the short way here, too.
+    fn is_route(&self, last: &LastRoute) -> bool {
+        let LastRoute::Node {
+            address,
+            place,
+            shard,
+            reason,
+            waited_ms,
+        } = last
+        else {
+            return false;
+        };
+        Arc::ptr_eq(address, &self.address)
+            && (*place, *shard, *waited_ms) == (Place::Primary, self.shard, 0)
+            && matches!(reason, Cow::Borrowed(SINGLE_SHARD))
+    }
 }
 
 impl Session<'_> {
@@ -53,14 +99,16 @@ impl Session<'_> {
         if !self.is_free() {
             return Ok(false);
         }
-        let inbox = self.client.lend_inbox();
+        let (inbox, near) = (self.client.lend_inbox(), self.look_around());
         let (mut served, mut length) = (false, 0);
-        if let Some(request) = Request::read(&inbox)
-            && let Some(held) = self.takes_short_way(&request)
+        if let Some(near) = &near
+            && let Some(request) = Request::read(&inbox)
+            && let Some(held) = self.takes_short_way(near, &request)
         {
-            served = self.there_and_back(&request, held.as_ref(), begun).await?;
+            served = self.there_and_back(near, &request, held, begun).await?;
             length = request.raw.len();
         }
+        self.near = near;
         self.client.put_back(inbox, if served { length } else { 0 });
         if served {
             self.end_message(begun).await?;
@@ -87,29 +135,36 @@ impl Session<'_> {
             && own.sharding_key.is_none()
     }
 
-    /// Whether this is a read with only one place to go. The statement, if it has a name.
-    fn takes_short_way(&mut self, request: &Request<'_>) -> Option<Option<Held>> {
-        let topology = self.cluster.topology();
-        let known = self.near.as_ref();
-        if !known.is_some_and(|near| Arc::ptr_eq(&near.topology, &topology)) {
-            self.near = self.look_around(topology);
-        }
-        let undivided = self.near.as_ref()?.topology.is_undivided();
+    /// Whether this is a read. The statement, if it has a name.
+    fn takes_short_way(&mut self, near: &Near, request: &Request<'_>) -> Option<Option<Held>> {
         let held = match request.asked {
             Asked::Query(sql) => {
-                let planned = self.planned(read(sql)?, undivided);
-                return only_reads(&*planned.ok()?).then_some(None);
+                return self.query_reads(near, read(sql)?).then_some(None);
             }
             Asked::Named { name, .. } => {
                 let name = read(name)?;
-                self.names.statements.get(name)?.clone()
+                self.names.statements.get(name)?
             }
             Asked::Unnamed { sql, types, .. } => {
                 let held = self.unnamed(sql, types)?;
                 return only_reads(held.plan()?).then_some(None);
             }
         };
-        only_reads(held.plan()?).then_some(Some(held))
+        only_reads(held.plan()?).then(|| Some(held.clone()))
+    }
+
+    /// Whether a simple query is a read; quickly, if the one before was a read like it.
+    fn query_reads(&mut self, near: &Near, sql: &str) -> bool {
+        let undivided = near.topology.is_undivided();
+        if undivided && self.shape.reads && is_of_shape(sql, &self.shape.text) {
+            return true;
+        }
+        let Ok(plan) = self.planned(sql, undivided) else {
+            return false;
+        };
+        let reads = only_reads(&plan);
+        self.shape.reads = reads && plan.statements.iter().all(|statement| statement.alike);
+        reads
     }
 
     /// The unnamed statement, which has this text from now on if that is a read.
@@ -133,8 +188,18 @@ impl Session<'_> {
         statements.get("")
     }
 
-    /// The place for all reads, if there is only one.
-    fn look_around(&mut self, topology: Arc<Topology>) -> Option<Near> {
+    /// The place for all reads, if there is only one. Taken out of the session, to be put back.
+    fn look_around(&mut self) -> Option<Box<Near>> {
+        match self.near.take() {
+            Some(near) if near.picture == self.cluster.picture() => Some(near),
+            Some(_) | None => self.look_anew(),
+        }
+    }
+
+    fn look_anew(&mut self) -> Option<Box<Near>> {
+        // The number first: a topology that is newer than it is only looked at once more.
+        let picture = self.cluster.picture();
+        let topology = self.cluster.topology();
         let [nodes] = topology.shards.as_slice() else {
             return None;
         };
@@ -143,13 +208,14 @@ impl Session<'_> {
         }
         let (shard, epoch) = (nodes.shard, nodes.epoch);
         let (address, pool) = self.pool_of(&nodes.primary);
-        Some(Near {
+        Some(Box::new(Near {
             topology,
+            picture,
             shard,
             address,
             epoch,
             pool,
-        })
+        }))
     }
 
     /// A connection that the request can be sent to as it is.
@@ -158,12 +224,11 @@ impl Session<'_> {
     /// The client has cancelled already.
     fn lend_near(
         &mut self,
+        near: &Near,
         held: Option<&Held>,
         now: Instant,
-    ) -> Result<Option<Participant>, Fault> {
-        let near = self.near.as_ref();
-        let lent = near.and_then(|near| Some((near, near.pool.checkout_now(now)?)));
-        let Some((near, mut lease)) = lent else {
+    ) -> Result<Option<Lease>, Fault> {
+        let Some(mut lease) = near.pool.checkout_now(now) else {
             return Ok(None);
         };
         let applied = &lease.applied;
@@ -180,68 +245,90 @@ impl Session<'_> {
         }
         lease.forget_commit_lsn();
         self.running.add(near.shard, lease.cancel_token())?;
-        Ok(Some(Participant {
-            lease,
-            shard: near.shard,
-            address: near.address.clone(),
-            place: Place::Primary,
-            begun: false,
-            entered: false,
-            wrote: false,
-        }))
+        Ok(Some(lease))
     }
 
     /// Sends the request and hands on the answer. False when no connection fits, or when it was
     /// routed by an outdated topology: nothing has happened then.
     async fn there_and_back(
         &mut self,
+        near: &Near,
         request: &Request<'_>,
-        held: Option<&Held>,
+        held: Option<Held>,
         begun: Instant,
     ) -> Result<bool, Gone> {
-        let due = due(request);
-        let mut participant = match self.lend_near(held, begun) {
-            Ok(Some(participant)) => participant,
+        let (due, held) = (due(request), held.as_ref());
+        let mut lease = match self.lend_near(near, held, begun) {
+            Ok(Some(lease)) => lease,
             Ok(None) => return Ok(false),
             Err(fault) => return self.tell_fault(&fault, due).await,
         };
-        self.tell_news(&mut participant.lease);
-        match self.exchange(&mut participant, request, held, due).await {
+        self.tell_news(&mut lease);
+        match self.exchange(&mut lease, request, held, due).await {
             Ok(true) => {
                 self.seen.count(Counted::Queries, 1);
                 self.seen.count(Counted::Transactions, 1);
-                self.note_route(&participant, &route_of(participant.shard), 0);
-                self.give_back(participant);
+                self.note_plain_route(near);
+                match lease.left().is_some() || lease.has_pushed() {
+                    true => self.give_back(near.participant(lease)),
+                    false => {
+                        self.running.remove(&lease.cancel_token());
+                        drop(lease);
+                    }
+                }
                 Ok(true)
             }
-            Ok(false) => self.go_on(participant, held, due).await,
-            Err(trouble) => self.go_wrong(participant, due, trouble).await,
+            Ok(false) => self.go_on(near.participant(lease), held, due).await,
+            Err(trouble) => self.go_wrong(near.participant(lease), due, trouble).await,
         }
     }
 
     /// Tells whether the whole answer was handed on; if not, none of it was read.
     async fn exchange(
         &mut self,
-        participant: &mut Participant,
+        conn: &mut Conn,
         request: &Request<'_>,
         held: Option<&Held>,
         due: Due,
     ) -> Result<bool, Trouble> {
-        let conn = &mut *participant.lease;
         match held {
             Some(held) => {
                 self.renamed.clear();
                 request.write_named(&held.server_name, &mut self.renamed);
-                conn.send_plain(&self.renamed, due).await?;
+                send(conn, &self.renamed, due).await?;
             }
-            None => conn.send_plain(request.raw, due).await?,
+            None => send(conn, request.raw, due).await?,
         }
-        let sink = Sink::Client(&mut *self.client);
-        let Some(length) = sink.watching(conn.plain(due)).await?? else {
+        let client = &mut *self.client;
+        let alone = poll_fn(|context| match conn.poll_plain(context, due) {
+            Poll::Ready(plain) => Poll::Ready(Some(plain)),
+            Poll::Pending if client.stirs(context) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        });
+        let plain = match alone.await {
+            Some(plain) => plain,
+            // It has sent more, or has left.
+            None => Sink::Client(client).watching(conn.plain(due)).await?,
+        };
+        let Some(length) = plain? else {
             return Ok(false);
         };
         conn.take_plain(length, |answer| self.client.out.extend_from_slice(answer))?;
         Ok(true)
+    }
+
+    /// As [`Session::note_route`], which costs more.
+    fn note_plain_route(&mut self, near: &Near) {
+        self.seen.count(Counted::Primary, 1);
+        if !near.is_route(&self.last_route) {
+            self.last_route = LastRoute::Node {
+                address: near.address.clone(),
+                place: Place::Primary,
+                shard: near.shard,
+                reason: SINGLE_SHARD.into(),
+                waited_ms: 0,
+            };
+        }
     }
 
     /// The request was sent, and its answer takes the long way.
@@ -321,6 +408,14 @@ impl Session<'_> {
 fn read(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok();
     text.filter(|text| !is_unread(text))
+}
+
+async fn send(conn: &mut Conn, messages: &[u8], due: Due) -> Result<(), Fault> {
+    let rest = conn.begin_plain(messages, due)?;
+    match rest.is_empty() {
+        true => Ok(()),
+        false => conn.end_plain(&rest).await,
+    }
 }
 
 fn only_reads(plan: &Plan) -> bool {
