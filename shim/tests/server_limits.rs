@@ -91,6 +91,36 @@ async fn a_paused_pool_lends_to_nobody_new() {
     drop(lease);
 }
 
+/// The short way looks at another note of the pause than everybody else.
+#[tokio::test]
+async fn two_operators_leave_a_pool_of_one_mind() {
+    let pools = pools(2);
+    drop(lend(&pools).await);
+    let pool = pools.pool(&endpoint(), &login("trusted"));
+    let round = std::sync::Barrier::new(3);
+    std::thread::scope(|scope| {
+        for pauses in [true, false] {
+            let (round, pools) = (&round, &pools);
+            scope.spawn(move || {
+                for _ in 0..2000 {
+                    round.wait();
+                    match pauses {
+                        true => pools.pause(&[endpoint()]),
+                        false => pools.resume(&[endpoint()]),
+                    }
+                    round.wait();
+                }
+            });
+        }
+        for _ in 0..2000 {
+            round.wait();
+            round.wait();
+            let lends = pool.checkout_now(std::time::Instant::now()).is_some();
+            assert_eq!(pools.stats()[0].paused, !lends);
+        }
+    });
+}
+
 #[tokio::test]
 async fn pools_of_endpoints_that_are_not_served_any_more_are_given_up() {
     let pools = pools(2);

@@ -288,14 +288,20 @@ impl Pool {
 
     /// Nobody who has no connection gets one until [`Pool::resume`].
     pub(super) fn pause(&self) {
-        self.is_paused.store(true, Ordering::SeqCst);
-        self.paused.send_replace(true);
+        self.set_paused(true);
     }
 
     /// Ends a pause.
     pub(super) fn resume(&self) {
-        self.paused.send_replace(false);
-        self.is_paused.store(false, Ordering::SeqCst);
+        self.set_paused(false);
+    }
+
+    /// Both under one lock: two operators may be at it at once.
+    fn set_paused(&self, paused: bool) {
+        self.paused.send_modify(|known| {
+            *known = paused;
+            self.is_paused.store(paused, Ordering::SeqCst);
+        });
     }
 
     pub(super) fn set_login(&self, login: &Login) {
