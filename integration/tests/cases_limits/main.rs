@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             r145_reloads_disturb_nobody,
             r146_different_declarations_are_shown_and_nothing_grows,
             a_bad_file_changes_nothing,
+            a_database_in_service_is_not_set_aside,
             sizes_and_users_and_databases_change_at_reload,
             r147_a_small_pool_serves_many_clients,
             r148_clients_beyond_the_limit_are_told_at_once,

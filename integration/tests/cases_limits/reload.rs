@@ -179,6 +179,40 @@ pub async fn a_bad_file_changes_nothing(cluster: &Cluster) -> anyhow::Result<()>
     Ok(())
 }
 
+/// A declaration with which a database could not be served any more is refused while it is; a key
+/// without effect is told.
+pub async fn a_database_in_service_is_not_set_aside(cluster: &Cluster) -> anyhow::Result<()> {
+    let admin = cluster.admin(0).await?;
+    let client = cluster.connect().await?;
+    client.batch_execute("BEGIN").await?;
+    let config = admin.rows("SHOW CONFIG").await?;
+    // Without any database that can be served a file is refused for that.
+    let aside = "\n[[databases]]\nname = \"second\"\nhost = \"127.0.0.1\"\n\
+                 [[sharded_schemas]]\ndatabase = \"app\"\nname = \"s\"\nshard = 0\n";
+    let before = rewrite(cluster, 0, |text| {
+        format!("{}{aside}", with_general(text, "default_pool_size", "1"))
+    })?;
+    let Err(refused) = admin.batch_execute("RELOAD").await else {
+        bail!("the database would be served no more");
+    };
+    let text = refused.as_db_error().context("an answer")?.to_string();
+    for part in ["\"app\" is in service", "placement by schema"] {
+        ensure!(text.contains(part), "{part} is not told: {text}");
+    }
+    cluster.signal_shim(0, Signal::SIGHUP)?;
+    ensure!(admin.rows("SHOW CONFIG").await? == config);
+    client.batch_execute("SELECT 1; COMMIT").await?;
+    cluster.connect().await?.value("SELECT 1").await?;
+    rewrite(cluster, 0, |_| with_general(&before, "mirror_queue", "128"))?;
+    admin.batch_execute("RELOAD").await?;
+    client.value("SELECT 1").await?;
+    let log = std::fs::read_to_string(cluster.dir().join("shim-0.log"))?;
+    ensure!(log.contains("mirror_queue in [general]"), "{log}");
+    rewrite(cluster, 0, |_| before)?;
+    admin.batch_execute("RELOAD").await?;
+    Ok(())
+}
+
 /// A new pool size, a new user and a new database count at once; a database that is gone drains.
 pub async fn sizes_and_users_and_databases_change_at_reload(
     cluster: &Cluster,

@@ -65,6 +65,9 @@ impl Process {
         let mut set = self.reloading.lock().await;
         self.load(&[]).await?;
         set.clear();
+        for warning in &self.config().warnings {
+            tracing::warn!("{warning}");
+        }
         tracing::info!("configuration reloaded");
         Ok(())
     }
@@ -104,6 +107,13 @@ impl Process {
                 hint: None,
             }
         })?;
+        if let Some(why) = self.would_end(&config) {
+            return Err(Fault::BadConfig {
+                place: old.path.display().to_string(),
+                why,
+                hint: None,
+            });
+        }
         // Renewed certificates stand in the same files: they are read every time.
         let missing = match self.services().tls.load().is_some() {
             true => Missing::IsWrong,
@@ -125,6 +135,15 @@ impl Process {
         }
         self.take(config, change);
         Ok(())
+    }
+
+    /// Why a database that is served could not be any more: its clients would pay for a mistake in
+    /// the files. Who means to end it takes it out of them.
+    fn would_end(&self, config: &Config) -> Option<String> {
+        let running = self.services().clusters.load();
+        let unserved = &mut config.unserved.iter();
+        let (name, why) = unserved.find(|(name, _)| running.contains_key(*name))?;
+        Some(format!("database \"{name}\" is in service: {why}"))
     }
 
     /// Starts what is new and tells running databases what changed, without showing it to clients.
