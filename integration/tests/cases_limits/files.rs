@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use pgdog_integration::client::{Client, Login, describe, sqlstate};
 use pgdog_integration::fixture::direct;
-use pgdog_integration::http::free_port;
+use pgdog_integration::http::{free_port, get};
 use pgdog_integration::{Cluster, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,6 +21,7 @@ const USERS: &str = include_str!("pgdog/users.toml");
 struct Shim {
     process: Child,
     port: u16,
+    health: u16,
     log: std::path::PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -29,11 +30,12 @@ impl Shim {
     /// Starts one with a file whose ports are those of the cluster, and waits for its listener.
     async fn start(cluster: &Cluster, file: &str) -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
-        let port = free_port()?;
+        let (port, health) = (free_port()?, free_port()?);
         let mut text = file.replace("{port}", &port.to_string());
         let node = cluster.shard(0)?.primary.port;
         text = text.replace("{node}", &node.to_string());
-        for name in ["{metrics}", "{health}", "{gone}", "{gone_too}"] {
+        text = text.replace("{health}", &health.to_string());
+        for name in ["{metrics}", "{gone}", "{gone_too}"] {
             text = text.replace(name, &free_port()?.to_string());
         }
         let path = |name: &str| dir.path().join(name);
@@ -44,6 +46,7 @@ impl Shim {
         let shim = Self {
             process,
             port,
+            health,
             log,
             _dir: dir,
         };
@@ -138,6 +141,9 @@ async fn example(cluster: &Cluster) -> anyhow::Result<()> {
         ensure!(shim.told(key)? == 1, "{key}: {}", shim.log()?);
     }
     ensure!(shim.told("without TLS")? == 1, "{}", shim.log()?);
+    let health = get(shim.health, "/").await?;
+    ensure!(health.starts_with("HTTP/1.1 503"), "{health}");
+    ensure!(health.contains("without TLS"), "{health}");
     let plain = shim.connect("pgdog").await?;
     ensure!(plain.value("SELECT current_database()").await? == "pgdog");
     let sharded = shim.connect("pgdog_sharded").await?;
@@ -184,6 +190,9 @@ async fn integration(cluster: &Cluster) -> anyhow::Result<()> {
         options: String::new(),
     })
     .await?;
+    // Those that are served are reason enough to send clients here.
+    let health = get(shim.health, "/").await?;
+    ensure!(health.starts_with("HTTP/1.1 200"), "{health}");
     let databases = admin.named_rows("SHOW DATABASES").await?;
     for name in ["failover", "pgdog_schema", "pgdog_sharded"] {
         let row = databases.iter().find(|row| row["name"] == name);

@@ -224,6 +224,25 @@ pub async fn certificates_are_read_again_at_reload(cluster: &Cluster) -> anyhow:
     go_back(cluster).await
 }
 
+/// A certificate that is not there yet counts as soon as it is: nobody has to remember to reload.
+pub async fn a_certificate_that_comes_late_is_found(cluster: &Cluster) -> anyhow::Result<()> {
+    let port = cluster.description().port;
+    let (authority, lines) = serving(cluster, "late")?;
+    let (there, away) = (authority.path("shim.pem"), authority.path("shim.away"));
+    std::fs::rename(&there, &away)?;
+    configure(cluster, &lines, "", "").await?;
+    ensure!(agreed(port).is_err(), "TLS without a certificate");
+    let bare = log_in(cluster, &app(cluster))?;
+    ensure!(bare.refused.is_none(), "{:?}", bare.refused);
+    std::fs::rename(&away, &there)?;
+    let limit = Duration::from_secs(90);
+    wait_until("TLS", limit, || async { Ok(agreed(port).ok()) }).await?;
+    let (stream, _) = encrypt(agreed(port)?, None)?;
+    let session = Session::open(stream, 0, &app(cluster), &[], None)?;
+    ensure!(session.refused.is_none(), "{:?}", session.refused);
+    go_back(cluster).await
+}
+
 /// A signed certificate with the user's name logs in without a password; nobody else's does.
 pub async fn clients_log_in_by_certificate(cluster: &Cluster) -> anyhow::Result<()> {
     let (authority, lines) = serving(cluster, "certified")?;

@@ -17,9 +17,10 @@ mod versions;
 use raw::{Session, Who};
 
 use encrypted::{
-    certificates_are_read_again_at_reload, clients_log_in_by_certificate,
-    clients_without_tls_are_refused_where_it_is_required, libpq_binds_to_the_certificate,
-    r048_direct_tls_needs_alpn, r050_clear_bytes_after_a_request_for_encryption_are_refused,
+    a_certificate_that_comes_late_is_found, certificates_are_read_again_at_reload,
+    clients_log_in_by_certificate, clients_without_tls_are_refused_where_it_is_required,
+    libpq_binds_to_the_certificate, r048_direct_tls_needs_alpn,
+    r050_clear_bytes_after_a_request_for_encryption_are_refused,
 };
 use nodes::{
     nodes_are_reached_as_tls_verify_says, nodes_refuse_logins_in_their_own_words,
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
             every_way_to_prove_a_password_is_served,
             libpq_binds_to_the_certificate,
             certificates_are_read_again_at_reload,
+            a_certificate_that_comes_late_is_found,
             clients_without_tls_are_refused_where_it_is_required,
             clients_log_in_by_certificate,
             nodes_refuse_logins_in_their_own_words,

@@ -1,5 +1,5 @@
 //! Databases that are configured and cannot be served: their clients are told why, the others are
-//! served nevertheless, and it is tried again.
+//! served nevertheless, and it is tried again. So it is with the certificate for clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use pgdog_core::fault::Fault;
 
 use super::host::Process;
+use super::tls::{self, Missing};
 use crate::config::Config;
 use crate::nodes::Cluster;
 
@@ -40,6 +41,7 @@ impl Process {
                 // A node that was away does not tell when it is back.
                 tokio::time::sleep(pause).await;
                 process.try_absent().await;
+                process.try_certificate().await;
                 pause = match process.is_whole() {
                     true => PAUSES.0,
                     false => (2 * pause).min(PAUSES.1),
@@ -78,6 +80,24 @@ impl Process {
         }
     }
 
+    /// Serves clients with TLS if what that takes is there by now.
+    async fn try_certificate(&self) {
+        let _reloading = self.reloading.lock().await;
+        if !self.is_bare() {
+            return;
+        }
+        // Why not was told when it was missed first.
+        if let Ok(Some(inbound)) = tls::inbound(&self.config().general, Missing::IsWrong) {
+            tracing::info!("certificate found: clients are served with TLS from now on");
+            self.services().tls.store(Some(Arc::new(inbound)));
+        }
+    }
+
+    /// Whether clients are served without TLS for want of the certificate that is named.
+    pub(super) fn is_bare(&self) -> bool {
+        tls::is_named(&self.config().general) && self.services().tls.load().is_none()
+    }
+
     /// Starts one of the configured databases.
     ///
     /// # Errors
@@ -100,6 +120,9 @@ impl Process {
 
     /// Whether everything that can be served is.
     fn is_whole(&self) -> bool {
+        if self.is_bare() {
+            return false;
+        }
         let config = self.config();
         let mut names = config.database_names().into_iter();
         !names.any(|name| self.is_absent(name))

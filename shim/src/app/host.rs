@@ -75,17 +75,23 @@ impl Process {
         }
     }
 
-    /// Why no clients should be sent here, if so: the process stops, or a shard has no primary.
+    /// Why no clients should be sent here, if so: the process stops, serves no database, or cannot
+    /// serve clients as it is told to; or a shard has no primary.
     pub fn trouble(&self) -> Option<String> {
         if self.services.shutdown.is_cancelled() {
             return Some("stopping".to_owned());
         }
         let config = self.config();
         let mut names = config.database_names().into_iter();
-        if let Some(absent) = names.find(|name| self.is_absent(name)) {
+        let clusters = self.services.clusters.load();
+        // One of several that is not served is no reason to keep the clients of the others away.
+        if let (true, Some(absent)) = (clusters.is_empty(), names.find(|name| self.is_absent(name)))
+        {
             return Some(format!("database {absent} is not served"));
         }
-        let clusters = self.services.clusters.load();
+        if self.is_bare() {
+            return Some("tls_certificate is not there: clients are served without TLS".to_owned());
+        }
         clusters.values().find_map(|cluster| {
             let shards = cluster.topology();
             let lost = shards

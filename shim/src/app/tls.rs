@@ -30,21 +30,6 @@ impl Tls {
     /// # Errors
     /// A file that is named cannot be used.
     pub fn load(general: &General, missing: Missing) -> Result<Self, Fault> {
-        let pair = general.tls_certificate.as_deref();
-        let pair = pair.zip(general.tls_private_key.as_deref());
-        let inbound = match pair {
-            Some((certificate, key))
-                if missing == Missing::IsTold
-                    && may_be_bare(general)
-                    && !(certificate.exists() && key.exists()) =>
-            {
-                tracing::error!(certificate = %certificate.display(), key = %key.display(),
-                    "certificate or key is not there: clients are served without TLS");
-                None
-            }
-            pair => pair,
-        };
-        let clients = general.tls_client_ca_certificate.as_deref();
         let own = general.tls_server_certificate.as_deref();
         let mode = match general.tls_verify {
             TlsVerify::Disabled => Mode::Disable,
@@ -55,10 +40,7 @@ impl Tls {
         };
         let roots: Option<&Path> = general.tls_server_ca_certificate.as_deref();
         Ok(Self {
-            inbound: inbound
-                .map(|(certificate, key)| Inbound::load(certificate, key, clients))
-                .transpose()
-                .map_err(|error| unusable("tls_certificate", &error))?,
+            inbound: inbound(general, missing)?,
             outbound: Outbound::load(
                 mode,
                 roots,
@@ -67,6 +49,37 @@ impl Tls {
             .map_err(|error| unusable("tls_verify", &error))?,
         })
     }
+}
+
+/// How clients are served.
+///
+/// # Errors
+/// A file that is named cannot be used.
+pub fn inbound(general: &General, missing: Missing) -> Result<Option<Inbound>, Fault> {
+    let Some((certificate, key)) = pair(general) else {
+        return Ok(None);
+    };
+    let there = certificate.exists() && key.exists();
+    if missing == Missing::IsTold && may_be_bare(general) && !there {
+        tracing::error!(certificate = %certificate.display(), key = %key.display(),
+            "certificate or key is not there: clients are served without TLS until it is");
+        return Ok(None);
+    }
+    let clients = general.tls_client_ca_certificate.as_deref();
+    Inbound::load(certificate, key, clients)
+        .map(Some)
+        .map_err(|error| unusable("tls_certificate", &error))
+}
+
+/// The certificate for clients and its key, if they are named.
+fn pair(general: &General) -> Option<(&Path, &Path)> {
+    let certificate = general.tls_certificate.as_deref();
+    certificate.zip(general.tls_private_key.as_deref())
+}
+
+/// Whether clients are to be served with TLS.
+pub fn is_named(general: &General) -> bool {
+    pair(general).is_some()
 }
 
 /// Whether clients without TLS are let in, and none proves himself by a certificate.
