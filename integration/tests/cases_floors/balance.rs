@@ -117,6 +117,38 @@ pub async fn a_transaction_goes_where_its_strategy_says(cluster: &Cluster) -> an
         .await?;
     ensure!(client.value(in_recovery).await? == "f", "a write first");
     client.batch_execute("COMMIT").await?;
+    // What says that it writes, or can only be on a primary, goes there.
+    for begin in [
+        "BEGIN READ WRITE",
+        "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        "START TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
+        "BEGIN; SET TRANSACTION READ WRITE",
+        "BEGIN; SET LOCAL transaction_isolation TO serializable",
+        "BEGIN; SET LOCAL transaction_read_only TO off",
+    ] {
+        client.batch_execute(begin).await.context(begin)?;
+        let at = client.value(in_recovery).await.context(begin)?;
+        ensure!(at == "f", "{begin}");
+        client.batch_execute("COMMIT").await.context(begin)?;
+    }
+    // So does what calls functions that may do anything, as soon as they are known.
+    client
+        .batch_execute(
+            "CREATE FUNCTION whereabouts() RETURNS bool LANGUAGE plpgsql AS \
+             'BEGIN RETURN pg_is_in_recovery(); END'",
+        )
+        .await?;
+    wait_until("a function on the primary", LIMIT, || async {
+        client.batch_execute("BEGIN").await?;
+        // A replica may not have the function yet.
+        let at = client.value("SELECT whereabouts()").await;
+        client.batch_execute("ROLLBACK").await?;
+        Ok(at.is_ok_and(|at| at == "f").then_some(()))
+    })
+    .await?;
+    client.batch_execute("DROP FUNCTION whereabouts()").await?;
+    ensure!(first().await? == "t", "nothing is said");
+    client.batch_execute("COMMIT").await?;
     // Statements of one message are no transaction that anybody has opened.
     client
         .batch_execute("SELECT 1; INSERT INTO notes VALUES (91, 'second')")

@@ -21,6 +21,7 @@ use super::work::Work;
 use super::{Session, faults, long, pin};
 use crate::nodes::Topology;
 use crate::observe::Counted;
+use crate::plan::Kind;
 use crate::proto::{ErrorFields, TxStatus, frontend};
 use crate::route::{Access, Route, Target};
 use crate::server::{Guard, Guarded};
@@ -303,6 +304,12 @@ impl Session<'_> {
     ) -> Result<Picked, Fault> {
         if let Some(participant) = self.participants.remove(&search.shard) {
             return Ok(Picked::freely(participant));
+        }
+        if let Some(Kind::Set { name, .. }) = asked.statement().map(|statement| &statement.kind)
+            && name.starts_with("transaction_")
+        {
+            // What it says of the transaction counts for where it runs itself.
+            self.tx.heed(asked.sql());
         }
         self.pick(search, asked.statement(), route, topology).await
     }

@@ -131,7 +131,7 @@ impl Session<'_> {
             Target::Any => format!("any shard (home: {})", self.home(&topology)?),
             Target::All(_) => format!("all {} shards, shard 0 first", topology.shards.len()),
         };
-        let role = match (route.access, self.wants_replica(&route)) {
+        let role = match (route.access, self.wants_replica(Some(inner), &route)) {
             (Access::Read, true) => "replica",
             (Access::Read, false) | (Access::Write, _) => "primary",
         };

@@ -67,7 +67,7 @@ impl Search {
 
 impl Session<'_> {
     /// Whether a statement goes to a replica if there is one.
-    pub(super) fn wants_replica(&self, route: &Route) -> bool {
+    pub(super) fn wants_replica(&self, statement: Option<&Statement>, route: &Route) -> bool {
         if route.access == Access::Write {
             return false;
         }
@@ -75,18 +75,24 @@ impl Session<'_> {
             RoleChoice::Primary => false,
             RoleChoice::Replica => true,
             RoleChoice::Auto if self.settings.reads == Reads::Primary => false,
+            RoleChoice::Auto if !self.tx.is_open() => true,
             RoleChoice::Auto => {
-                !self.tx.is_open() || self.tx.is_read_only() || self.first_decides()
+                self.tx.may_be_on_standby()
+                    && (self.tx.is_read_only() || self.first_decides(statement))
             }
         }
     }
 
-    /// Whether the statement at hand decides where its transaction goes.
-    fn first_decides(&self) -> bool {
-        self.settings.first_decides
+    /// Whether the statement at hand decides that its transaction goes to a replica: it reads, and
+    /// runs nothing that might write.
+    fn first_decides(&self, statement: Option<&Statement>) -> bool {
+        let decides = self.settings.first_decides
             && self.tx.is_explicit()
             && self.tx.is_untouched()
-            && self.participants.is_empty()
+            && self.participants.is_empty();
+        let known = &self.cluster.topology().functions;
+        let mut called = statement.into_iter().flat_map(|s| &s.functions.called);
+        decides && !called.any(|name| known.contains(name))
     }
 
     /// As [`Session::wants_replica`], with a comment in the statement counting first.
@@ -94,7 +100,7 @@ impl Session<'_> {
         match statement.and_then(|statement| statement.role) {
             Some(RoleHint::Primary) => false,
             Some(RoleHint::Replica) => route.access == Access::Read,
-            None => self.wants_replica(route),
+            None => self.wants_replica(statement, route),
         }
     }
 

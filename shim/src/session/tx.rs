@@ -42,6 +42,10 @@ pub struct Tx {
     lost_part: bool,
     begin: String,
     read_only: bool,
+    /// Maybe serializable, which no standby can be.
+    serializable: bool,
+    /// Maybe one that is to write, by its own words.
+    to_write: bool,
     statements: u64,
     replay: Vec<Replay>,
 }
@@ -54,6 +58,8 @@ impl Default for Tx {
             lost_part: false,
             begin: String::new(),
             read_only: false,
+            serializable: false,
+            to_write: false,
             statements: 0,
             replay: Vec::new(),
         }
@@ -86,6 +92,11 @@ impl Tx {
         self.read_only
     }
 
+    /// What it has said of itself lets a standby take it. True where nothing was said.
+    pub fn may_be_on_standby(&self) -> bool {
+        !self.serializable && (self.read_only || !self.to_write)
+    }
+
     /// The command that opens it on a server.
     pub fn begin_text(&self) -> &str {
         &self.begin
@@ -107,8 +118,19 @@ impl Tx {
             self.begin = text.to_owned();
             self.read_only = read_only;
             self.statements = 0;
+            self.heed(text);
         }
         self.block = Block::Explicit;
+    }
+
+    /// A command of it has this text.
+    ///
+    /// Modes are words of BEGIN, of SET TRANSACTION, and values of settings: looking for the words
+    /// finds all of them, and what it finds wrongly goes to the primary, which is always right.
+    pub fn heed(&mut self, text: &str) {
+        let upper = text.to_ascii_uppercase();
+        self.serializable |= upper.contains("SERIALIZABLE");
+        self.to_write |= upper.contains("WRITE") || upper.contains("READ_ONLY");
     }
 
     /// One message's statements go to several places: they become one transaction.
@@ -155,6 +177,7 @@ impl Tx {
     /// A SET that every participant must have.
     pub fn note_command(&mut self, text: &str) {
         if self.is_open() {
+            self.heed(text);
             self.replay.push(Replay::Command(text.to_owned()));
         }
     }
@@ -260,6 +283,34 @@ mod tests {
 
     fn prologue(tx: &Tx) -> Vec<String> {
         tx.prologue().collect()
+    }
+
+    #[test]
+    fn what_a_transaction_says_of_itself_keeps_it_from_standbys() {
+        let mut tx = Tx::default();
+        for (begin, read_only, set, may) in [
+            ("BEGIN", false, "", true),
+            ("BEGIN ISOLATION LEVEL REPEATABLE READ", false, "", true),
+            ("begin read only", true, "", true),
+            ("start transaction read write", false, "", false),
+            ("BEGIN ISOLATION LEVEL SERIALIZABLE", false, "", false),
+            (
+                "BEGIN READ ONLY, ISOLATION LEVEL serializable",
+                true,
+                "",
+                false,
+            ),
+            ("BEGIN", false, "SET TRANSACTION READ  WRITE", false),
+            ("BEGIN", false, "SET transaction_read_only TO off", false),
+            ("BEGIN", false, "SET LOCAL lock_timeout = 5", true),
+            ("BEGIN READ ONLY", true, "SET LOCAL x.y = 'write'", true),
+        ] {
+            tx.begin(begin, read_only);
+            tx.note_command(set);
+            assert_eq!(tx.may_be_on_standby(), may, "{begin}; {set}");
+            tx.end();
+            assert!(tx.may_be_on_standby());
+        }
     }
 
     #[test]
