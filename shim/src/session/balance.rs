@@ -16,6 +16,10 @@ use crate::nodes::Address;
 /// What a read is worth: divisible by most sums of weights, so that parts are exact.
 const READ: i64 = 18_018_000;
 
+/// What a node may have earned, or owe, at most: who comes back after a long time catches up on so
+/// much, and is not left alone with all reads for as long as it was away.
+const MOST: i64 = 100 * READ;
+
 /// The part of a read that a node earns, of so much weight in all.
 fn part(weight: u8, all: i64) -> i64 {
     READ * i64::from(weight) / all.max(1)
@@ -87,7 +91,7 @@ impl Balancer {
             }
             if let Some(credit) = credits.of.get_mut(*address) {
                 let paid = if at == chosen { whole } else { 0 };
-                *credit += part(*weight, all) - paid;
+                *credit = (*credit + part(*weight, all) - paid).clamp(-MOST, MOST);
             }
         }
     }
@@ -236,6 +240,22 @@ mod tests {
         assert_eq!(seen, [6; 4], "every permutation once");
     }
 
+    /// Nodes of equal weight take a read in turn.
+    fn turn(balancer: &Balancer, present: &[&Address]) -> usize {
+        let standings: Vec<_> = present
+            .iter()
+            .map(|address| Standing {
+                weight: 1,
+                lent: 0,
+                credit: balancer.credit(address),
+            })
+            .collect();
+        let chosen = order(Balancing::RoundRobin, &standings, |_| 0)[0];
+        let all: Vec<_> = present.iter().map(|address| (*address, 1)).collect();
+        balancer.charge(Balancing::RoundRobin, &all, chosen);
+        chosen
+    }
+
     #[test]
     fn turns_even_out_whoever_was_away() {
         let balancer = Balancer::default();
@@ -243,23 +263,37 @@ mod tests {
         let mut taken = [0; 3];
         for read in 0..600 {
             // The third one cannot take every second read.
-            let present: Vec<_> = [&a, &b, &c].into_iter().take(2 + read % 2).collect();
-            let standings: Vec<_> = present
-                .iter()
-                .map(|address| Standing {
-                    weight: 1,
-                    lent: 0,
-                    credit: balancer.credit(address),
-                })
-                .collect();
-            let chosen = order(Balancing::RoundRobin, &standings, |_| 0)[0];
-            let all: Vec<_> = present.into_iter().map(|address| (address, 1)).collect();
-            balancer.charge(Balancing::RoundRobin, &all, chosen);
-            taken[chosen] += 1;
+            let all = [&a, &b, &c];
+            taken[turn(&balancer, &all[..2 + read % 2])] += 1;
         }
         // 300 reads of two and 300 of three.
         let [a, b, c] = taken;
         let near = |count: i32, due: i32| (count - due).abs() <= 2;
         assert!(near(a, 250) && near(b, 250) && near(c, 100), "{taken:?}");
+    }
+
+    #[test]
+    fn who_could_not_take_its_turns_for_long_catches_up_on_some() {
+        let balancer = Balancer::default();
+        let [a, b, c] = [1, 2, 3].map(address);
+        let all = [(&a, 1), (&b, 1), (&c, 1)];
+        // It earns its part, and is asked in vain: the others take its turns.
+        for read in 0..100_000 {
+            balancer.charge(Balancing::RoundRobin, &all, read % 2);
+        }
+        let mut taken = [0_i32; 3];
+        for _ in 0..300 {
+            taken[turn(&balancer, &[&a, &b, &c])] += 1;
+        }
+        let [a, b, c] = taken;
+        assert!(a > 0 && b > 0 && (100..300).contains(&c), "{taken:?}");
+        // From then on all are equal.
+        let mut taken = [0; 3];
+        let nodes = [1, 2, 3].map(address);
+        for _ in 0..300 {
+            let present: Vec<_> = nodes.iter().collect();
+            taken[turn(&balancer, &present)] += 1;
+        }
+        assert_eq!(taken, [100; 3]);
     }
 }

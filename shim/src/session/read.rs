@@ -260,7 +260,8 @@ impl Session<'_> {
                 }
             };
             let address = &positions[index].address;
-            self.charge(positions.iter().map(|position| &position.address), index);
+            let (heard_of, chosen) = heard_of(&positions, index);
+            self.charge(heard_of, chosen);
             match self.connect(search, address, &mut made).await {
                 Ok(Some(participant)) if serves(&participant, &candidates[index], guard) => {
                     let located = floor::located(floor, &self.cluster.lineage(search.shard));
@@ -349,6 +350,15 @@ impl Session<'_> {
     }
 }
 
+/// Those that a read could have gone to, and where among them the chosen one is: who does not
+/// answer the monitor earns no turns meanwhile.
+fn heard_of(positions: &[Position], chosen: usize) -> (impl Iterator<Item = &Address>, usize) {
+    let counts = move |at: usize| at == chosen || positions[at].sample.is_some();
+    let before = (0..chosen).filter(|at| counts(*at)).count();
+    let all = (0..positions.len()).filter(move |at| counts(*at));
+    (all.map(|at| &positions[at].address), before)
+}
+
 /// How a floor is kept that a server was found for.
 pub(super) fn how(guard: Option<(lsn::Position, u64)>) -> Outcome {
     match guard {
@@ -433,7 +443,46 @@ fn serves(participant: &Participant, candidate: &Candidate, guard: Option<u64>) 
 
 #[cfg(test)]
 mod tests {
-    use super::no_sooner_than;
+    use pgdog_core::ids::{Incarnation, Timeline};
+
+    use super::*;
+    use crate::nodes::Sample;
+
+    #[test]
+    fn turns_are_for_those_that_are_heard_of() {
+        let sample = Sample {
+            incarnation: Incarnation("a".to_owned()),
+            timeline: Timeline(1),
+            system_identifier: String::new(),
+            replayed: None,
+            received: None,
+            replay_bytes_per_s: 0.0,
+            lag_ms: None,
+            taken_at: Instant::now(),
+        };
+        let position = |port, heard_of: bool| Position {
+            address: Address {
+                host: "h".to_owned(),
+                port,
+                database: "d".to_owned(),
+            },
+            role: Role::Replica,
+            sample: heard_of.then(|| sample.clone()),
+        };
+        let positions = [
+            position(1, false),
+            position(2, true),
+            position(3, false),
+            position(4, true),
+        ];
+        let ports = |chosen| {
+            let (all, at) = heard_of(&positions, chosen);
+            (all.map(|address| address.port).collect::<Vec<_>>(), at)
+        };
+        assert_eq!(ports(1), (vec![2, 4], 0));
+        assert_eq!(ports(3), (vec![2, 4], 1));
+        assert_eq!(ports(2), (vec![2, 3, 4], 1));
+    }
 
     #[test]
     fn an_estimate_is_at_least_what_was_waited_in_vain() {
