@@ -1,11 +1,13 @@
 //! Who of those that may answer a read answers it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use pgdog_integration::client::Client;
 use pgdog_integration::fixture::configure;
 use pgdog_integration::http::{free_port, get, metric};
+use pgdog_integration::wait::pause;
 use pgdog_integration::{Cluster, wait_until};
 
 use super::{LIMIT, REPLICAS};
@@ -153,6 +155,31 @@ pub async fn a_transaction_goes_where_its_strategy_says(cluster: &Cluster) -> an
     client
         .batch_execute("SELECT 1; INSERT INTO notes VALUES (91, 'second')")
         .await?;
+    admin.batch_execute("RELOAD").await?;
+    Ok(())
+}
+
+/// Where nothing is written nothing is missing: after a change of segments the primary stands
+/// behind the header of a page, and replicas get to its beginning.
+pub async fn a_change_of_segments_is_no_lag(cluster: &Cluster) -> anyhow::Result<()> {
+    let (admin, node) = (cluster.admin(0).await?, cluster.primary(0).await?);
+    admin.batch_execute("SET ban_replica_lag TO 300").await?;
+    let at = "SELECT pg_current_wal_insert_lsn()";
+    // The server itself may write now and then; then it is tried once more.
+    wait_until("replicas without lag", LIMIT, || async {
+        node.rows("SELECT pg_switch_wal()").await?;
+        let begun = node.value(at).await?;
+        // A lag would be too large by the end of that.
+        pause(Duration::from_secs(1)).await;
+        let rows = admin.named_rows("SHOW REPLICATION").await?;
+        let level = rows
+            .iter()
+            .filter(|row| row["too_far_behind"] == "f" && row["bytes_behind"] == "0")
+            .filter(|row| row["role"] == "replica");
+        let quiet = begun.ends_with("000028") && node.value(at).await? == begun;
+        Ok((quiet && level.count() == REPLICAS).then_some(()))
+    })
+    .await?;
     admin.batch_execute("RELOAD").await?;
     Ok(())
 }

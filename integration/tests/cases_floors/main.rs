@@ -50,6 +50,7 @@ fn main() -> ExitCode {
             reads_are_shared_out_as_the_strategy_says,
             a_transaction_goes_where_its_strategy_says,
             a_replica_too_far_behind_takes_no_reads,
+            a_change_of_segments_is_no_lag,
             tokens_name_the_timeline,
             r084_a_write_lost_in_a_failover_is_said_to_be_lost,
         ],

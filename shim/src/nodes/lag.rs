@@ -18,6 +18,20 @@ const POINTS: usize = 512;
 /// When there are more, the distance of two need not be less than this part of their age.
 const COARSENESS: u32 = 32;
 
+/// Bytes of a page of WAL, and of the header that begins one.
+const PAGE: (u64, u64) = (8192, 24);
+/// The same of a segment: what is smaller than the smallest one divides it.
+const SEGMENT: (u64, u64) = (1 << 20, 40);
+
+/// What there is to replay of what a primary has written: where it would go on writing may be
+/// behind the header of a page without anything after it, as after a change of segments. A replica
+/// gets to the beginning of that page and no further.
+fn to_replay(written: Lsn) -> Lsn {
+    let header = [PAGE, SEGMENT].into_iter();
+    let empty = header.filter(|(size, header)| written.0 % size == *header);
+    Lsn(written.0 - empty.map(|(_, header)| header).sum::<u64>())
+}
+
 /// How far a primary had come, and when it was seen to.
 #[derive(Debug, Default)]
 pub(super) struct Past {
@@ -33,7 +47,8 @@ impl Past {
             self.life = Some((life.0.clone(), life.1));
             self.points.clear();
         }
-        if self.written().is_some_and(|before| before >= written) {
+        let written = to_replay(written);
+        if self.points.back().is_some_and(|last| last.1 >= written) {
             return;
         }
         self.points.push_back((at, written));
@@ -56,9 +71,16 @@ impl Past {
         self.points = kept;
     }
 
-    /// How far it had come when it was seen last.
-    fn written(&self) -> Option<Lsn> {
-        self.points.back().map(|(_, written)| *written)
+    /// What a replica had not replayed that is at `replayed` at that moment, as far as the primary
+    /// was seen by then: what it has written since is no delay. None: it was never seen.
+    fn missing(&self, replayed: Lsn, at: Instant) -> Option<u64> {
+        let seen = self.points.partition_point(|(seen, _)| *seen <= at);
+        let written = match seen.checked_sub(1) {
+            Some(last) => self.points.get(last)?.1,
+            None if self.points.is_empty() => return None,
+            None => replayed,
+        };
+        Some(written.0.saturating_sub(replayed.0))
     }
 
     /// For how long something had been missing to a replica that had replayed so much.
@@ -105,7 +127,7 @@ impl Cluster {
         let (replayed, at) = nodes.get(replica)?.replayed()?;
         let past = nodes.get(primary)?.past();
         Some(Lag {
-            bytes: past.written()?.0.saturating_sub(replayed.0),
+            bytes: past.missing(replayed, at)?,
             time: past.missing_for(replayed, at),
         })
     }
@@ -195,9 +217,47 @@ mod tests {
         let start = Instant::now();
         let mut past = past(start, 10);
         past.note((&life("a"), Timeline(2)), start + SECOND * 11, Lsn(500));
-        assert_eq!(past.written(), Some(Lsn(500)));
+        assert_eq!(past.missing(Lsn(0), start + SECOND * 11), Some(500));
         past.note((&life("b"), Timeline(2)), start + SECOND * 12, Lsn(400));
-        assert_eq!(past.written(), Some(Lsn(400)));
+        assert_eq!(past.missing(Lsn(0), start + SECOND * 12), Some(400));
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_moment_when_the_replica_was_asked() {
+        // A clock need not have been running for long.
+        let start = Instant::now() + SECOND;
+        assert_eq!(Past::default().missing(Lsn(0), start), None);
+        let past = past(start, 10);
+        let then = start + SECOND * 5;
+        assert_eq!(past.missing(Lsn(500), then), Some(0), "500 more came since");
+        assert_eq!(past.missing(Lsn(480), then + SECOND / 2), Some(20));
+        assert_eq!(past.missing(Lsn(600), then), Some(0));
+        assert_eq!(past.missing(Lsn(900), start + SECOND * 60), Some(100));
+        // It was asked before the primary ever was.
+        assert_eq!(past.missing(Lsn(0), start - SECOND), Some(0));
+    }
+
+    #[test]
+    fn an_empty_page_is_nothing_to_replay() {
+        for (written, replayed) in [
+            // Behind a segment's header, and a page's.
+            (0x500_0028, 0x500_0000),
+            (0x500_2018, 0x500_2000),
+            // Something was written there.
+            (0x500_0060, 0x500_0060),
+            (0x500_2028, 0x500_2028),
+            (0x500_0018, 0x500_0000),
+        ] {
+            assert_eq!(to_replay(Lsn(written)), Lsn(replayed), "{written:x}");
+        }
+        let start = Instant::now();
+        let mut past = past(start, 1);
+        let life = life("a");
+        past.note((&life, Timeline(1)), start + SECOND * 2, Lsn(0x500_0028));
+        let at = start + SECOND * 9;
+        assert_eq!(past.missing(Lsn(0x500_0000), at), Some(0));
+        assert_eq!(past.missing_for(Lsn(0x500_0000), at), Duration::ZERO);
+        assert_eq!(past.missing(Lsn(0x4ff_ff00), at), Some(0x100));
     }
 
     #[test]
