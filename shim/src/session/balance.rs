@@ -134,7 +134,7 @@ impl Session<'_> {
     }
 
     /// One of these nodes takes a read.
-    pub(super) fn charge<'n>(&self, nodes: impl Iterator<Item = &'n Address>, chosen: usize) {
+    pub(super) fn charge<'n>(&self, (nodes, chosen): (impl Iterator<Item = &'n Address>, usize)) {
         let strategy = self.settings.balancing;
         if strategy == Balancing::Random {
             return;

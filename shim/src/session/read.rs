@@ -167,7 +167,7 @@ impl Session<'_> {
         }
         candidates.retain(|(address, _)| !search.tried.contains(address));
         let candidates = self.in_order(candidates, |candidate| candidate.0);
-        self.charge(candidates.iter().map(|candidate| candidate.0), 0);
+        self.charge((candidates.iter().map(|candidate| candidate.0), 0));
         let mut last = None;
         for (address, place) in candidates {
             match self.lend(search.shard, address, place).await {
@@ -260,8 +260,7 @@ impl Session<'_> {
                 }
             };
             let address = &positions[index].address;
-            let (heard_of, chosen) = heard_of(&positions, index);
-            self.charge(heard_of, chosen);
+            self.charge(heard_of(&positions, index));
             match self.connect(search, address, &mut made).await {
                 Ok(Some(participant)) if serves(&participant, &candidates[index], guard) => {
                     let located = floor::located(floor, &self.cluster.lineage(search.shard));
