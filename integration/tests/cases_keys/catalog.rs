@@ -149,6 +149,62 @@ pub async fn functions_of_users_need_a_shard(cluster: &Cluster) -> anyhow::Resul
     .await
 }
 
+/// What one role makes in a schema of its own changes nothing for those who do not look there.
+pub async fn functions_elsewhere_are_no_hindrance(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut client = Wire::connect(&cluster.login(0)).await?;
+    for sql in [
+        "CREATE SCHEMA mine",
+        "CREATE FUNCTION mine.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+         'SELECT clock_timestamp()'",
+        "CREATE FUNCTION mine.count(text) RETURNS bigint LANGUAGE sql VOLATILE AS 'SELECT 1::int8'",
+    ] {
+        done(&mut client, sql).await.context(sql)?;
+    }
+    refused(&mut client, "SELECT mine.now()", "0A000").await?;
+    let mut other = Wire::connect(&cluster.login(0)).await?;
+    for sql in ["SELECT now()", "SELECT count('a'), pg_catalog.now()"] {
+        done(&mut other, sql).await?;
+    }
+    // Each shard would call it for itself, whichever is named.
+    let write = "/* pgdog_shard: 0 */ INSERT INTO rates VALUES ('m', mine.count('a'))";
+    let why = refused(&mut other, write, "0A000").await?;
+    ensure!(why.contains("in a write to omnisharded table"), "{why}");
+    for shard in 0..2 {
+        ensure!(count(cluster, shard, "rates WHERE code = 'm'").await? == 0);
+    }
+    done(&mut client, "DROP FUNCTION mine.now(), mine.count(text)").await?;
+    done(&mut client, "DROP SCHEMA mine").await
+}
+
+/// A key may be of a domain: what that is made of decides.
+pub async fn keys_of_a_domain_are_keys_of_its_type(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut client = Wire::connect(&cluster.login(0)).await?;
+    for sql in [
+        "CREATE DOMAIN whole AS bigint CHECK (VALUE > 0)",
+        "CREATE DOMAIN short AS varchar(5)",
+        "CREATE DOMAIN shorter AS short",
+        "SELECT pgdog.shard_table('', 'whole_key')",
+        "SELECT pgdog.shard_table('', 'short_key', 'varchar')",
+        "CREATE TABLE wholes (whole_key whole, v text)",
+        "CREATE TABLE shorts (short_key shorter, v text)",
+        "INSERT INTO wholes VALUES (12, 'x')",
+        "INSERT INTO shorts VALUES ('ab', 'x')",
+    ] {
+        done(&mut client, sql).await.context(sql)?;
+    }
+    let x = [[Some("x".to_owned())]];
+    for read in [
+        "SELECT v FROM wholes WHERE whole_key = 12",
+        "SELECT v FROM shorts WHERE short_key = 'ab'",
+    ] {
+        ensure!(rows(&client.query(read).await?) == x, "{read}");
+    }
+    // It would be cut, and then be on another shard than the key that is given.
+    let cut = "INSERT INTO shorts VALUES ('abc    ', 'x')";
+    refused(&mut client, cut, "22001").await?;
+    done(&mut client, "DROP TABLE wholes, shorts").await
+}
+
 /// The columns that COPY takes change behind the shim's back.
 pub async fn copied_rows_follow_a_table_that_changed(cluster: &Cluster) -> anyhow::Result<()> {
     let mut client = Wire::connect(&cluster.login(0)).await?;

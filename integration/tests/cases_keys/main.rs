@@ -14,7 +14,8 @@ use pgdog_integration::wire::{Batch, Wire, rows, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
 use catalog::{
-    copied_rows_follow_a_table_that_changed, functions_of_users_need_a_shard,
+    copied_rows_follow_a_table_that_changed, functions_elsewhere_are_no_hindrance,
+    functions_of_users_need_a_shard, keys_of_a_domain_are_keys_of_its_type,
     r124_keys_are_equal_exactly_when_postgresql_says_so,
 };
 use changes::{
@@ -51,6 +52,8 @@ fn main() -> ExitCode {
             r103_rows_of_a_query_are_on_their_own_shards_or_refused,
             r124_keys_are_equal_exactly_when_postgresql_says_so,
             functions_of_users_need_a_shard,
+            functions_elsewhere_are_no_hindrance,
+            keys_of_a_domain_are_keys_of_its_type,
             copied_rows_follow_a_table_that_changed,
         ],
     )

@@ -205,7 +205,7 @@ mod tests {
             sharded: vec![row()],
             omnisharded: vec![omni("plans")],
             nodes: Vec::new(),
-            functions: HashSet::new(),
+            functions: Default::default(),
         };
         assert_eq!(
             missing(&[declared()], &[name("plans")], &kept, &tables()),

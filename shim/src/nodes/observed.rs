@@ -1,7 +1,5 @@
 //! What one node says about itself: the view `pgdog.node`, and the tables that say where rows live.
 
-use std::collections::HashSet;
-
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation, ShardNumber, Timeline, TopologyVersion};
 use pgdog_core::lsn::Lsn;
@@ -9,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::control::Session;
-use super::topology::{Address, Copied, OmniTable, Unlisted};
+use super::topology::{Address, Copied, OmniTable, OpaqueFunction, OpaqueFunctions, Unlisted};
 
 /// One look at a node.
 #[derive(Debug, Clone, PartialEq)]
@@ -216,8 +214,8 @@ pub struct Kept {
     pub omnisharded: Vec<OmniTable>,
     /// `pgdog.shards`.
     pub nodes: Vec<KnownNode>,
-    /// Names of functions that may read or write any table.
-    pub functions: HashSet<String>,
+    /// Functions that may read or write any table.
+    pub functions: OpaqueFunctions,
 }
 
 impl Kept {
@@ -243,9 +241,9 @@ FROM pgdog.sharded_tables s
 LEFT JOIN LATERAL (
     SELECT n.nspname, c.relname, b.position, b.copied_columns, k.attidentity <> '' AS identity,
            CASE WHEN k.attgenerated = '' THEN b.copied_at END AS copied_at,
-           CASE WHEN k.atttypid = 'pg_catalog.varchar'::pg_catalog.regtype AND k.atttypmod > 4
-                THEN k.atttypmod - 4 END AS max_length,
-           CASE WHEN pg_catalog.format_type(k.atttypid, NULL) <> ALL (
+           CASE WHEN d.type = 'pg_catalog.varchar'::pg_catalog.regtype AND d.typmod > 4
+                THEN d.typmod - 4 END AS max_length,
+           CASE WHEN pg_catalog.format_type(d.type, NULL) <> ALL (
                      CASE s.data_type WHEN 'bigint' THEN '{smallint,integer,bigint}'::text[]
                                       WHEN 'varchar' THEN '{text,character varying}'
                                       ELSE ARRAY[s.data_type::text] END)
@@ -263,6 +261,14 @@ LEFT JOIN LATERAL (
                count(*) FILTER (WHERE b.attgenerated = '') AS copied_columns
         FROM pg_catalog.pg_attribute b
         WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped) b
+    CROSS JOIN LATERAL (
+        -- Of a domain, what it is made of.
+        WITH RECURSIVE made(type, typmod, depth) AS (
+            SELECT k.atttypid, k.atttypmod, 0
+            UNION ALL
+            SELECT t.typbasetype, t.typtypmod, made.depth + 1
+            FROM made JOIN pg_catalog.pg_type t ON t.oid = made.type AND t.typtype = 'd')
+        SELECT made.type, made.typmod FROM made ORDER BY made.depth DESC LIMIT 1) d
     WHERE k.attname = s.column_name AND k.attnum > 0 AND NOT k.attisdropped
       AND CASE WHEN s.table_name <> ''
                THEN n.nspname = s.schema_name AND c.relname = s.table_name
@@ -286,11 +292,17 @@ FROM pgdog.shards ORDER BY 1, 3, 4, 5";
 
 /// Functions that may read or write any table. What an extension brings knows nothing of the tables
 /// of users, what is immutable reads none; procedures and triggers are not called by a SELECT.
+/// Temporary ones are their session's own.
 const FUNCTIONS: &str = "
-SELECT DISTINCT p.proname::text
+SELECT p.proname::text, n.nspname::text, (p.pronargs - p.pronargdefaults)::int4 AS fewest,
+       CASE WHEN p.provariadic = 0 THEN p.pronargs::int4 END AS most,
+       EXISTS (SELECT FROM pg_catalog.pg_proc c
+               WHERE c.proname = p.proname AND c.proargtypes = p.proargtypes
+                 AND c.pronamespace = 'pg_catalog'::pg_catalog.regnamespace) AS hidden
 FROM pg_catalog.pg_proc p
+JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 JOIN pg_catalog.pg_language l ON l.oid = p.prolang
-WHERE p.oid >= 16384 AND p.prokind = 'f' AND p.provolatile <> 'i'
+WHERE p.oid >= 16384 AND n.nspname !~ '^pg_temp_' AND p.prokind = 'f' AND p.provolatile <> 'i'
   AND l.lanname NOT IN ('internal', 'c')
   AND p.prorettype NOT IN ('trigger'::pg_catalog.regtype, 'event_trigger'::pg_catalog.regtype)
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
@@ -308,11 +320,26 @@ pub(super) async fn kept(session: &Session, unlisted: Unlisted) -> Result<Kept, 
         session.query(FUNCTIONS, &[]),
     )?;
     Ok(Kept {
+        functions: opaque_functions(&functions),
         sharded: sharded.iter().map(sharded_row).collect(),
         omnisharded: omnisharded.iter().map(omni_table).collect(),
         nodes: nodes.iter().filter_map(known_node).collect(),
-        functions: functions.iter().map(|row| row.get(0)).collect(),
     })
+}
+
+fn opaque_functions(rows: &[Row]) -> OpaqueFunctions {
+    let count = |number: i32| usize::try_from(number).unwrap_or(0);
+    let mut functions = OpaqueFunctions::new();
+    for row in rows {
+        let of_name = functions.entry(row.get(0)).or_default();
+        of_name.push(OpaqueFunction {
+            schema: row.get(1),
+            fewest: count(row.get("fewest")),
+            most: row.get::<_, Option<i32>>("most").map(count),
+            hidden: row.get("hidden"),
+        });
+    }
+    functions
 }
 
 fn sharded_row(row: &Row) -> ShardedRow {

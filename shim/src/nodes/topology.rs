@@ -1,6 +1,6 @@
 //! An immutable picture of the cluster, as the nodes themselves tell it. Pure data.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 use pgdog_core::placement::TableRule;
@@ -17,8 +17,8 @@ pub struct Topology {
     /// Omnisharded tables: the declared ones, and where unlisted tables count as omnisharded
     /// those that nobody declared.
     pub omnisharded: Vec<OmniTable>,
-    /// Names of the functions of users that may read or write any table.
-    pub functions: HashSet<String>,
+    /// The functions of users that may read or write any table, by name.
+    pub functions: OpaqueFunctions,
     /// What to do with tables that are neither.
     pub unlisted: Unlisted,
 }
@@ -105,6 +105,23 @@ pub struct OmniTable {
     pub computed: Vec<String>,
 }
 
+/// Functions of users that may read or write any table, by name.
+pub type OpaqueFunctions = HashMap<String, Vec<OpaqueFunction>>;
+
+/// A function of a user that may read or write any table, and which calls may mean it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpaqueFunction {
+    /// Schema.
+    pub schema: String,
+    /// Arguments that every call gives.
+    pub fewest: usize,
+    /// Arguments that a call may give; none: any number.
+    pub most: Option<usize>,
+    /// `pg_catalog` has one of the same name and arguments, which is found first unless
+    /// `search_path` itself says otherwise.
+    pub hidden: bool,
+}
+
 /// Tables that nobody declared, on a database with more than one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unlisted {
@@ -128,7 +145,7 @@ impl Topology {
             shards: Vec::new(),
             sharded: Vec::new(),
             omnisharded: Vec::new(),
-            functions: HashSet::new(),
+            functions: OpaqueFunctions::new(),
             unlisted,
         }
     }

@@ -8,6 +8,7 @@ use pg_query::protobuf::{
     JsonValueExpr, Node, RangeTableFunc, SqlValueFunctionOp, TypeCast, WindowDef, a_const,
 };
 
+use super::Called;
 use super::facts::Facts;
 use super::function::{is_system_column, traits};
 use super::value::string;
@@ -221,9 +222,14 @@ impl Facts {
         };
         let found = traits(path.last().copied(), name);
         self.writes |= found.writes;
-        let system = path.last() == Some(&"pg_catalog");
-        if !system && !self.functions.called.iter().any(|called| called == name) {
-            self.functions.called.push((*name).to_owned());
+        let called = Called {
+            schema: path.last().map(|schema| (*schema).to_owned()),
+            name: (*name).to_owned(),
+            arguments: call.args.len(),
+        };
+        let system = called.schema.as_deref() == Some("pg_catalog");
+        if !system && !self.functions.called.contains(&called) {
+            self.functions.called.push(called);
         }
         self.set_calls += usize::from(*name == "set_config");
         self.placement |= found.placement;

@@ -133,8 +133,19 @@ pub struct Functions {
     /// A constant decides what it does or who answers: that of `current_setting`, or an option of
     /// `EXPLAIN`.
     pub by_constants: bool,
-    /// Names of all functions but those in `pg_catalog` by name.
-    pub called: Vec<String>,
+    /// All functions but those that are named as `pg_catalog`'s, each spelling once.
+    pub called: Vec<Called>,
+}
+
+/// A function as a statement calls it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Called {
+    /// Schema, if the call names it.
+    pub schema: Option<String>,
+    /// Name.
+    pub name: String,
+    /// How many arguments it is given.
+    pub arguments: usize,
 }
 
 /// `set_config(name, value, local)`.

@@ -1,7 +1,9 @@
 //! What kind of table each relation of a statement is.
 
-use crate::nodes::topology::{Topology, Unlisted};
-use crate::plan::Relation;
+use std::borrow::Cow;
+
+use crate::nodes::topology::{OpaqueFunction, Topology, Unlisted};
+use crate::plan::{Called, Relation};
 
 use super::SessionView;
 
@@ -37,17 +39,45 @@ pub(super) fn class(relation: &Relation, topology: &Topology, session: &SessionV
     }
 }
 
+/// Whether a call may be one of a function of a user that may read or write any table.
+///
+/// Only what its schemas hold counts, as in PostgreSQL: nobody can make the calls of others mean
+/// something else than before from where those do not look.
+pub fn is_opaque(called: &Called, topology: &Topology, search_path: &[String]) -> bool {
+    let takes = |function: &&OpaqueFunction| {
+        function.fewest <= called.arguments
+            && function.most.is_none_or(|most| called.arguments <= most)
+    };
+    let named_so = topology.functions.get(&called.name).into_iter().flatten();
+    let mut candidates = named_so.filter(takes);
+    match &called.schema {
+        Some(schema) if schema.starts_with("pg_temp") => true,
+        Some(schema) => candidates.any(|function| function.schema == *schema),
+        None => {
+            let path = path(search_path);
+            let system = path.iter().position(|schema| schema == "pg_catalog");
+            candidates.any(|function| {
+                let place = path.iter().position(|schema| *schema == function.schema);
+                let hidden = function.hidden && system.is_none_or(|system| place > Some(system));
+                place.is_some() && !hidden
+            })
+        }
+    }
+}
+
+fn path(search_path: &[String]) -> Cow<'_, [String]> {
+    if search_path.is_empty() {
+        Cow::Owned(vec!["public".to_owned()])
+    } else {
+        Cow::Borrowed(search_path)
+    }
+}
+
 fn unqualified(name: &str, topology: &Topology, session: &SessionView<'_>) -> Class {
     if session.temporary.iter().any(|temporary| temporary == name) {
         return Class::Temporary;
     }
-    let default = ["public".to_owned()];
-    let path = if session.search_path.is_empty() {
-        &default
-    } else {
-        session.search_path
-    };
-    for schema in path {
+    for schema in path(session.search_path).iter() {
         match schema.as_str() {
             "pgdog" => return own(name),
             "information_schema" => return Class::Catalog,

@@ -10,7 +10,7 @@ use crate::nodes::topology::Topology;
 use crate::plan::{Hint, Kind, Prepared, RoleHint, Statement};
 
 use super::bind::{Binder, Bound, is_insert};
-use super::class::{Class, class};
+use super::class::{Class, class, is_opaque};
 use super::{Access, AllReason, Outcome, Params, Route, SessionView, Target, refuse};
 
 const FIRST: ShardNumber = ShardNumber(0);
@@ -180,11 +180,15 @@ impl Decision<'_> {
                 None => Outcome::Refused(Fault::UndeclaredTable { table }),
             };
         }
-        if let (None, false, Some(function)) = (&named, self.has_sharded(), self.opaque_call()) {
+        if named.is_none()
+            && omni.is_none()
+            && !self.has_sharded()
+            && let Some(function) = self.opaque_call(session)
+        {
             return refuse::opaque_call(function);
         }
         match (omni, self.has_sharded()) {
-            (Some(written), _) => self.omni_write(written),
+            (Some(written), _) => self.omni_write(written, session),
             (None, true) if self.statement.kind == Kind::CopyIn => {
                 self.copied_rows(named.map(|(shard, _)| shard))
             }
@@ -221,7 +225,7 @@ impl Decision<'_> {
     }
 
     /// A write to an omnisharded table: on every shard, if every shard does the same.
-    fn omni_write(&self, written: usize) -> Outcome {
+    fn omni_write(&self, written: usize, session: &SessionView<'_>) -> Outcome {
         let omni = self.name(written);
         let sharded =
             |wanted: bool| self.first(|class, w| matches!(class, Class::Sharded(_)) && w == wanted);
@@ -237,6 +241,10 @@ impl Decision<'_> {
         }
         if let Some(name) = &self.statement.functions.divergent {
             return refuse::divergent(omni, name);
+        }
+        // Each shard would call it, whichever the client names.
+        if let Some(function) = self.opaque_call(session) {
+            return refuse::opaque_value(omni, function);
         }
         if let Some(outcome) = self.differing_default() {
             return outcome;
@@ -428,11 +436,11 @@ impl Decision<'_> {
     }
 
     /// The first function that it calls and that may touch any table.
-    fn opaque_call(&self) -> Option<&str> {
+    fn opaque_call(&self, session: &SessionView<'_>) -> Option<&str> {
         let mut called = self.statement.functions.called.iter();
         called
-            .find(|name| self.topology.functions.contains(*name))
-            .map(String::as_str)
+            .find(|called| is_opaque(called, self.topology, session.search_path))
+            .map(|called| called.name.as_str())
     }
 
     fn has_sharded(&self) -> bool {

@@ -20,6 +20,7 @@ use pgdog_core::ids::ShardNumber;
 
 use crate::plan::Value;
 
+pub use class::is_opaque;
 pub use copied::is_plain;
 pub use decide::{SINGLE_SHARD, route};
 pub use several::route_all;

@@ -57,7 +57,18 @@ pub(super) fn opaque_call(function: &str) -> Outcome {
         format!("function \"{function}\" on a database with more than one shard"),
         "it may read or write tables whose rows are on several shards",
         "Name the shard or the key: SET pgdog.shard or pgdog.sharding_key, or a comment \
-         /* pgdog_shard: 0 */. A function that touches no table can be declared IMMUTABLE.",
+         /* pgdog_shard: 0 */. A function whose result depends on its arguments alone can be \
+         declared IMMUTABLE.",
+    )
+}
+
+/// A function of a user in a write that runs on every shard.
+pub(super) fn opaque_value(table: &str, function: &str) -> Outcome {
+    refused(
+        format!("function \"{function}\" in a write to omnisharded table \"{table}\""),
+        "every shard would call it for itself, and the results may differ",
+        "Compute it first and pass the value. A function whose result depends on its arguments \
+         alone can be declared IMMUTABLE.",
     )
 }
 

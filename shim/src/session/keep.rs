@@ -91,7 +91,7 @@ fn seeds(statement: &Statement) -> bool {
         .functions
         .called
         .iter()
-        .any(|name| name == "setseed")
+        .any(|called| called.name == "setseed")
 }
 
 fn locks(statement: &Statement) -> Option<&'static str> {

@@ -177,7 +177,8 @@ impl Keepers {
 
 /// A view runs functions that the text does not name.
 fn names_in(statement: &Statement) -> impl Iterator<Item = &str> {
-    let called = statement.functions.called.iter().map(String::as_str);
+    let called = statement.functions.called.iter();
+    let called = called.map(|called| called.name.as_str());
     let read = statement.relations.iter().map(|table| table.name.as_str());
     let some_called = !statement.functions.called.is_empty();
     called.chain(read.filter(move |_| !some_called))

@@ -14,7 +14,7 @@ use super::party::{Participant, Place, SESSION_MODE};
 use super::settings::{Keep, Reads};
 use crate::nodes::{Address, Outcome, Position, Role, ShardNodes, Topology};
 use crate::plan::{RoleHint, Statement};
-use crate::route::{Access, Route};
+use crate::route::{Access, Route, is_opaque};
 
 /// A node that was chosen, with a connection to it.
 #[derive(Debug)]
@@ -90,9 +90,9 @@ impl Session<'_> {
             && self.tx.is_explicit()
             && self.tx.is_untouched()
             && self.participants.is_empty();
-        let known = &self.cluster.topology().functions;
+        let (topology, path) = (self.cluster.topology(), self.params.search_path());
         let mut called = statement.into_iter().flat_map(|s| &s.functions.called);
-        decides && !called.any(|name| known.contains(name))
+        decides && !called.any(|called| is_opaque(called, &topology, path))
     }
 
     /// As [`Session::wants_replica`], with a comment in the statement counting first.

@@ -100,7 +100,7 @@ impl Session<'_> {
 /// Whether it may itself take the value that it asks for.
 fn may_take_values(statement: &Statement) -> bool {
     let mut called = statement.functions.called.iter();
-    called.any(|name| name == "nextval" || name == "setval")
+    called.any(|called| called.name == "nextval" || called.name == "setval")
         || statement.relations.iter().any(|table| table.written)
 }
 

@@ -205,7 +205,8 @@ fn a_table_whose_key_says_nothing_is_refused() {
 fn a_function_of_a_user_needs_a_shard() {
     for sql in [
         "SELECT new_order(42)",
-        "SELECT app.new_order(42)",
+        "SELECT public.new_order(42)",
+        "SELECT pg_temp.anything()",
         "SELECT * FROM orders_of(42)",
         "SELECT 1 FROM rates WHERE pct = (SELECT count(*) FROM orders_of(42))",
         "INSERT INTO rates VALUES (1, new_order(42), 3)",
@@ -222,6 +223,64 @@ fn a_function_of_a_user_needs_a_shard() {
     }
     let harmless = outcome("SELECT lower('A'), pgdog.version(), similarity('a', 'b')");
     assert!(matches!(harmless, Outcome::Ready(_)), "{harmless:?}");
+}
+
+#[test]
+fn a_function_means_nothing_where_nobody_looks_for_it() {
+    let under = |sql: &str, path: &[&str]| {
+        let path: Vec<String> = path.iter().map(|schema| (*schema).to_owned()).collect();
+        let session = SessionView {
+            search_path: &path,
+            ..SessionView::default()
+        };
+        let outcome = route(&statement(sql), &NoParams, &topology(3), &session);
+        matches!(outcome, Outcome::Ready(_))
+    };
+    for (sql, path) in [
+        ("SELECT now()", &["public"][..]),
+        ("SELECT now()", &["mine", "public"]),
+        ("SELECT now()", &["pg_catalog", "mine"]),
+        ("SELECT pg_catalog.now()", &["mine", "pg_catalog"]),
+        ("SELECT round(1.5), lower('A')", &["public"]),
+        ("SELECT new_order(1)", &["mine"]),
+        ("SELECT new_order(1, 2)", &["public"]),
+        ("SELECT app.new_order(1)", &["public"]),
+    ] {
+        assert!(under(sql, path), "{sql} {path:?}");
+    }
+    for (sql, path) in [
+        ("SELECT mine.now()", &["public"][..]),
+        ("SELECT now()", &["mine", "pg_catalog"]),
+        ("SELECT round(1.5, 2)", &["public"]),
+        ("SELECT lower('A')", &["public", "pg_catalog"]),
+    ] {
+        assert!(!under(sql, path), "{sql} {path:?}");
+    }
+}
+
+#[test]
+fn naming_a_shard_does_not_let_omnisharded_rows_differ() {
+    let sql = "INSERT INTO rates VALUES (new_order(1), 1, 1)";
+    let named = SessionView {
+        shard: Some(0),
+        ..SessionView::default()
+    };
+    let hinted = format!("/* pgdog_shard: 0 */ {sql}");
+    for (sql, session) in [
+        (sql, &SessionView::default()),
+        (sql, &named),
+        (&hinted, &SessionView::default()),
+    ] {
+        let outcome = route(&statement(sql), &NoParams, &topology(3), session);
+        let Outcome::Refused(fault) = outcome else {
+            panic!("{sql}: {outcome:?}");
+        };
+        assert_eq!(fault.sqlstate(), "0A000", "{sql}");
+        assert!(
+            format!("{fault:?}").contains("Compute it first"),
+            "{fault:?}"
+        );
+    }
 }
 
 #[test]

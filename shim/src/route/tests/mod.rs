@@ -13,7 +13,8 @@ use pgdog_core::placement::{
 
 use super::*;
 use crate::nodes::topology::{
-    Address, Copied, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted,
+    Address, Copied, OmniTable, OpaqueFunction, OpaqueFunctions, ShardNodes, ShardedTable,
+    Topology, Unlisted,
 };
 use crate::plan::{Statement, parse};
 
@@ -117,9 +118,30 @@ fn topology(shards: u16) -> Topology {
             omni("arch", "orders", &["id"], &[]),
             omni("public", "stamps", &["id", "note", "at"], &["id", "at"]),
         ],
-        functions: ["new_order".to_owned(), "orders_of".to_owned()].into(),
+        functions: functions(),
         unlisted: Unlisted::Refused,
     }
+}
+
+/// Two that may touch tables, one that nobody finds, one that adds a shape to a system function.
+fn functions() -> OpaqueFunctions {
+    let one = |schema: &str, name: &str, arguments: usize, hidden: bool| {
+        let function = OpaqueFunction {
+            schema: schema.to_owned(),
+            fewest: arguments,
+            most: Some(arguments),
+            hidden,
+        };
+        (name.to_owned(), vec![function])
+    };
+    [
+        one("public", "new_order", 1, false),
+        one("public", "orders_of", 1, false),
+        one("mine", "now", 0, true),
+        one("public", "round", 2, false),
+        one("public", "lower", 1, true),
+    ]
+    .into()
 }
 
 fn statement(sql: &str) -> Statement {
