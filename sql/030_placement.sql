@@ -165,7 +165,7 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $function$
     SELECT CASE
-        WHEN format_type(a.atttypid, NULL) <> ALL (CASE key_type
+        WHEN format_type(made.of, NULL) <> ALL (CASE key_type
                  WHEN 'bigint' THEN ARRAY['smallint', 'integer', 'bigint']
                  WHEN 'varchar' THEN ARRAY['text', 'character varying']
                  ELSE ARRAY[key_type] END)
@@ -177,6 +177,14 @@ AS $function$
             THEN 'has a collation that is not deterministic'
     END
       FROM pg_attribute a
+     CROSS JOIN LATERAL (
+           -- Of a domain, what it is made of.
+           WITH RECURSIVE made(of, depth) AS (
+               SELECT a.atttypid, 0
+               UNION ALL
+               SELECT t.typbasetype, made.depth + 1
+                 FROM made JOIN pg_type t ON t.oid = made.of AND t.typtype = 'd')
+           SELECT made.of FROM made ORDER BY made.depth DESC LIMIT 1) made
      WHERE a.attrelid = target AND a.attname = key_column
        AND a.attnum > 0 AND NOT a.attisdropped
 $function$;

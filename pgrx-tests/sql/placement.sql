@@ -47,6 +47,14 @@ SELECT attname, pgdog.unfit_key(attrelid, attname, 'varchar'),
        pgdog.unfit_key(attrelid, attname, 'bigint')
   FROM pg_attribute WHERE attrelid = 'unfit'::regclass AND attnum > 0 ORDER BY attnum;
 DROP TABLE unfit;
+-- a domain is what it is made of
+CREATE DOMAIN whole AS bigint;
+CREATE DOMAIN positive AS whole CHECK (VALUE > 0);
+CREATE TABLE of_domains (id positive);
+SELECT pgdog.unfit_key('of_domains'::regclass, 'id', 'bigint') AS bigint,
+       pgdog.unfit_key('of_domains'::regclass, 'id', 'varchar') AS varchar;
+DROP TABLE of_domains;
+DROP DOMAIN positive, whole;
 RESET ROLE;
 DROP COLLATION any_case;
 SET ROLE regress_owner;
