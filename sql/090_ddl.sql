@@ -1,14 +1,19 @@
 -- DDL that changes where rows live changes the epoch with it. (What would make a declaration lose
 -- its table, a rename say, is refused by the utility hook.)
+--
+-- Whoever is in a transaction on sharded tables loses it when the epoch rises: it rises once for a
+-- transaction, and only for what the router knows.
 
 CREATE FUNCTION pgdog.opaque_functions() RETURNS TABLE (oid oid, name name)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $function$
     -- What an extension brings knows nothing of the tables of users, and what is immutable reads
-    -- none. Procedures and triggers cannot be called by a SELECT.
+    -- none. Procedures and triggers cannot be called by a SELECT, temporary functions by nobody
+    -- else.
     SELECT p.oid, p.proname
       FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+      JOIN pg_namespace n ON n.oid = p.pronamespace AND n.nspname !~ '^pg_temp_'
      WHERE p.oid >= 16384 AND p.prokind = 'f' AND p.provolatile <> 'i'
        AND l.lanname NOT IN ('internal', 'c') AND p.prorettype <> 'trigger'::regtype
        AND p.prorettype <> 'event_trigger'::regtype
@@ -19,17 +24,71 @@ $function$;
 COMMENT ON FUNCTION pgdog.opaque_functions() IS
     'functions of users that may read or write any table, whatever the statement says';
 
+CREATE TABLE pgdog.known_functions (
+    oid          oid     NOT NULL CONSTRAINT known_functions_pkey PRIMARY KEY,
+    schema_oid   oid     NOT NULL,
+    name         name    NOT NULL,
+    fewest       integer NOT NULL,
+    most         integer NOT NULL
+);
+COMMENT ON TABLE pgdog.known_functions IS
+    'the functions of users that may touch any table, as the router knows them: a new body of an '
+    'old one is no news';
+GRANT SELECT ON pgdog.known_functions TO PUBLIC;
+
+CREATE FUNCTION pgdog.learn_functions(changed oid[]) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $function$
+BEGIN
+    DELETE FROM pgdog.known_functions k
+     WHERE k.oid = ANY (changed)
+       AND NOT EXISTS (SELECT FROM pgdog.opaque_functions() f WHERE f.oid = k.oid);
+    INSERT INTO pgdog.known_functions AS k
+    SELECT p.oid, p.pronamespace, p.proname, p.pronargs - p.pronargdefaults,
+           CASE WHEN p.provariadic = 0 THEN p.pronargs ELSE -1 END
+      FROM pgdog.opaque_functions() f JOIN pg_proc p ON p.oid = f.oid
+     WHERE f.oid = ANY (changed)
+        ON CONFLICT (oid) DO UPDATE
+       SET schema_oid = excluded.schema_oid, name = excluded.name, fewest = excluded.fewest,
+           most = excluded.most
+     WHERE (k.schema_oid, k.name, k.fewest, k.most) IS DISTINCT FROM
+           (excluded.schema_oid, excluded.name, excluded.fewest, excluded.most);
+    RETURN FOUND;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.learn_functions(oid[]) IS
+    'brings known_functions up to date; whether the router has something to learn';
+REVOKE ALL ON FUNCTION pgdog.learn_functions(oid[]) FROM PUBLIC;
+SELECT pgdog.learn_functions(array_agg(oid)) FROM pgdog.opaque_functions();
+
+CREATE FUNCTION pgdog.columns_changed() RETURNS boolean
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'columns_changed_wrapper';
+COMMENT ON FUNCTION pgdog.columns_changed() IS
+    'whether an ALTER TABLE of this transaction may have changed columns or their defaults';
+
 CREATE FUNCTION pgdog.after_ddl() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $function$
+DECLARE
+    changed oid[];
+    is_news boolean := false;
 BEGIN
-    -- A table that has the column of a declaration without a name is sharded from now on.
-    IF EXISTS (
+    SELECT array_agg(d.objid) INTO changed FROM pg_event_trigger_ddl_commands() d
+     WHERE d.classid = 'pg_proc'::regclass AND NOT d.in_extension;
+    IF changed IS NOT NULL THEN
+        -- A function that may touch tables: the router knows which of them a call may mean.
+        is_news := pgdog.learn_functions(changed)
+               AND EXISTS (SELECT FROM pgdog.topology t WHERE t.shards > 1);
+    END IF;
+    IF NOT (is_news OR EXISTS (
+        -- A table that has the column of a declaration without a name is sharded from now on.
         SELECT FROM pg_event_trigger_ddl_commands() d
           JOIN pg_attribute a ON a.attrelid = d.objid AND a.attnum > 0 AND NOT a.attisdropped
           JOIN pgdog.sharded_tables s ON s.table_name = '' AND s.column_name = a.attname
          WHERE d.classid = 'pg_class'::regclass AND NOT d.in_extension
+           AND (d.command_tag <> 'ALTER TABLE' OR pgdog.columns_changed())
            AND pgdog.table_class(d.objid::regclass) = 'sharded'
     ) OR EXISTS (
         -- A changed table, or a domain that may be the type of its columns: the router knows the
@@ -37,15 +96,13 @@ BEGIN
         SELECT FROM pg_event_trigger_ddl_commands() d
          WHERE d.command_tag = 'ALTER DOMAIN'
             OR d.classid = 'pg_class'::regclass AND NOT d.in_extension
-               AND d.command_tag = 'ALTER TABLE'
+               AND d.command_tag = 'ALTER TABLE' AND pgdog.columns_changed()
                AND pgdog.table_class(d.objid::regclass) IN ('sharded', 'omnisharded')
-    ) OR EXISTS (
-        -- A function that may touch tables: the router knows the names of those.
-        SELECT FROM pg_event_trigger_ddl_commands() d
-          JOIN pgdog.opaque_functions() f ON f.oid = d.objid
-          JOIN pgdog.topology t ON t.shards > 1
-         WHERE d.classid = 'pg_proc'::regclass AND NOT d.in_extension
-    ) THEN
+    )) THEN
+        RETURN;
+    END IF;
+    -- Nobody has seen the one that this transaction raised before.
+    IF NOT EXISTS (SELECT FROM pgdog.topology t WHERE t.xmin = pg_current_xact_id()::xid) THEN
         PERFORM pgdog.raise_epoch();
     END IF;
 END
@@ -65,6 +122,8 @@ BEGIN
     DELETE FROM pgdog.omnisharded_tables o USING pg_event_trigger_dropped_objects() d
      WHERE d.object_type = 'table' AND o.schema_name = d.schema_name
        AND o.table_name = d.object_name;
+    DELETE FROM pgdog.known_functions k USING pg_event_trigger_dropped_objects() d
+     WHERE d.classid = 'pg_proc'::regclass AND k.oid = d.objid;
 END
 $function$;
 COMMENT ON FUNCTION pgdog.after_drop() IS

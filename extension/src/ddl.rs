@@ -10,7 +10,7 @@ use crate::lists::pointers;
 use crate::registry::{Named, is_declared_by_name, text};
 use crate::report::raise;
 use crate::utility::named;
-use crate::{fence, gucs, store, topology};
+use crate::{fence, gucs, store, topology, transaction};
 
 /// Checks a utility statement that is neither COPY nor TRUNCATE.
 ///
@@ -49,6 +49,72 @@ pub(crate) unsafe fn check(node: *mut pg_sys::Node) {
             hint: Some("SELECT pgdog.unshard_table(…) first, and declare it again after.".into()),
         });
     }
+}
+
+/// Notes what may change columns or defaults of a table: all that is not known to leave them.
+///
+/// # Safety
+/// `node` is a valid utility statement.
+pub(crate) unsafe fn note_columns(node: *mut pg_sys::Node) {
+    use pg_sys::NodeTag::{T_AlterObjectSchemaStmt, T_AlterTableStmt, T_RenameStmt};
+    // SAFETY: the tag says of which type the node is; so do the members of the list.
+    let may_change = unsafe {
+        match (*node).type_ {
+            T_RenameStmt | T_AlterObjectSchemaStmt => true,
+            T_AlterTableStmt => {
+                let alter = &*node.cast::<pg_sys::AlterTableStmt>();
+                pointers(alter.cmds).any(|command| {
+                    let command = &*command.cast::<pg_sys::AlterTableCmd>();
+                    !leaves_columns(command.subtype)
+                })
+            }
+            _ => false,
+        }
+    };
+    if may_change {
+        transaction::note_columns_changed();
+    }
+}
+
+#[allow(non_upper_case_globals)] // PostgreSQL's names
+fn leaves_columns(subtype: pg_sys::AlterTableType::Type) -> bool {
+    use pg_sys::AlterTableType::*;
+    matches!(
+        subtype,
+        AT_SetStatistics
+            | AT_SetOptions
+            | AT_ResetOptions
+            | AT_SetStorage
+            | AT_SetCompression
+            | AT_SetNotNull
+            | AT_DropNotNull
+            | AT_AddConstraint
+            | AT_AlterConstraint
+            | AT_ValidateConstraint
+            | AT_DropConstraint
+            | AT_ChangeOwner
+            | AT_ClusterOn
+            | AT_DropCluster
+            | AT_SetTableSpace
+            | AT_SetRelOptions
+            | AT_ResetRelOptions
+            | AT_EnableTrig
+            | AT_EnableAlwaysTrig
+            | AT_EnableReplicaTrig
+            | AT_DisableTrig
+            | AT_EnableTrigAll
+            | AT_DisableTrigAll
+            | AT_EnableTrigUser
+            | AT_DisableTrigUser
+            | AT_ReplicaIdentity
+            | AT_EnableRowSecurity
+            | AT_DisableRowSecurity
+            | AT_ForceRowSecurity
+            | AT_NoForceRowSecurity
+            | AT_AttachPartition
+            | AT_DetachPartition
+            | AT_DetachPartitionFinalize
+    )
 }
 
 /// The renaming or moving that would silently undeclare a table.

@@ -3,7 +3,7 @@
 //! ```text
 //!                    session epoch                 compared with
 //! omni write         gate first, then compared     epoch
-//! omni write inside  the same; refused unless the transaction entered the gate (on every shard)
+//! omni write inside  the same; refused unless what runs it is an omni write (on every shard)
 //! sharded write      compared                      placement_epoch
 //! sharded read       compared, if one is set       placement_epoch (epoch if pgdog.fan_out)
 //! no epoch at all    reads free; writes refused unless allowed; superusers may
@@ -20,7 +20,7 @@ use pgrx::prelude::*;
 use crate::registry::{Class, class_of};
 use crate::report::raise;
 use crate::topology::{State, Topology};
-use crate::{gucs, topology, transaction};
+use crate::{gucs, nesting, topology, transaction};
 
 /// True where no check applies, whatever the statement: workers of a parallel query (their leader
 /// was checked), logical replication, recovery (no writes), an upgrade of the server.
@@ -50,6 +50,10 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
         return;
     };
     let class = strictest(targets);
+    let along = inner && nesting::runs_everywhere();
+    if class != Class::Omni && !along {
+        nesting::note_write_here();
+    }
     if class == Class::Unlisted {
         return;
     }
@@ -77,12 +81,19 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
         Class::Sharded => compare(session, here.placement_epoch),
         Class::Omni => {
             compare(session, here.epoch);
-            // A statement that runs on every shard has entered the gate on each before.
-            if inner && here.shards > 1 && transaction::entered().is_none() {
+            // A statement that runs on every shard has entered the gate on each before. Not
+            // every other statement of such a transaction runs on every shard.
+            let along = along && transaction::entered().is_some();
+            if inner && here.shards > 1 && !along {
                 refuse_alone(targets);
             }
         }
     }
+}
+
+/// Whether one of these relations is omnisharded.
+pub(crate) fn is_omni(targets: &[pg_sys::Oid]) -> bool {
+    strictest(targets) == Class::Omni
 }
 
 fn refuse_alone(targets: &[pg_sys::Oid]) -> ! {

@@ -1,4 +1,4 @@
-//! The two hooks, chained in front of whatever was there.
+//! The hooks, chained in front of whatever was there.
 //!
 //! Neither hook function carries `#[pg_guard]`: an error of the statement itself that passed a
 //! guard would lose its SQLSTATE (if pgrx doesn't know it) and its CONTEXT. Our own checks run in
@@ -10,9 +10,11 @@ use std::sync::OnceLock;
 use pgrx::prelude::*;
 
 use crate::lists::{integers, pointers};
-use crate::{ddl, fence, gucs, left, transaction, utility, wait};
+use crate::{ddl, fence, gucs, left, nesting, transaction, utility, wait};
 
 static NEXT_EXECUTOR: OnceLock<pg_sys::ExecutorStart_hook_type> = OnceLock::new();
+static NEXT_RUN: OnceLock<pg_sys::ExecutorRun_hook_type> = OnceLock::new();
+static NEXT_FINISH: OnceLock<pg_sys::ExecutorFinish_hook_type> = OnceLock::new();
 static NEXT_UTILITY: OnceLock<pg_sys::ProcessUtility_hook_type> = OnceLock::new();
 
 /// Postgres' own functions, declared here because pgrx's bindings are guarded, see above.
@@ -24,6 +26,26 @@ mod standard {
     unsafe extern "C-unwind" {
         #[link_name = "standard_ExecutorStart"]
         pub(super) fn executor_start(query: *mut pg_sys::QueryDesc, flags: c_int);
+
+        #[cfg(not(feature = "pg18"))]
+        #[link_name = "standard_ExecutorRun"]
+        pub(super) fn executor_run(
+            query: *mut pg_sys::QueryDesc,
+            direction: pg_sys::ScanDirection::Type,
+            count: u64,
+            execute_once: bool,
+        );
+
+        #[cfg(feature = "pg18")]
+        #[link_name = "standard_ExecutorRun"]
+        pub(super) fn executor_run(
+            query: *mut pg_sys::QueryDesc,
+            direction: pg_sys::ScanDirection::Type,
+            count: u64,
+        );
+
+        #[link_name = "standard_ExecutorFinish"]
+        pub(super) fn executor_finish(query: *mut pg_sys::QueryDesc);
 
         #[link_name = "standard_ProcessUtility"]
         pub(super) fn process_utility(
@@ -45,6 +67,10 @@ pub(crate) fn install() {
     unsafe {
         NEXT_EXECUTOR.get_or_init(|| pg_sys::ExecutorStart_hook);
         pg_sys::ExecutorStart_hook = Some(executor_start);
+        NEXT_RUN.get_or_init(|| pg_sys::ExecutorRun_hook);
+        pg_sys::ExecutorRun_hook = Some(executor_run);
+        NEXT_FINISH.get_or_init(|| pg_sys::ExecutorFinish_hook);
+        pg_sys::ExecutorFinish_hook = Some(executor_finish);
         NEXT_UTILITY.get_or_init(|| pg_sys::ProcessUtility_hook);
         pg_sys::ProcessUtility_hook = Some(process_utility);
     }
@@ -64,6 +90,54 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
     }
 }
 
+#[cfg(not(feature = "pg18"))]
+unsafe extern "C-unwind" fn executor_run(
+    query: *mut pg_sys::QueryDesc,
+    direction: pg_sys::ScanDirection::Type,
+    count: u64,
+    execute_once: bool,
+) {
+    // SAFETY: as above.
+    unsafe {
+        let depth = enter_executor(query);
+        match NEXT_RUN.get() {
+            Some(Some(next)) => next(query, direction, count, execute_once),
+            Some(None) | None => standard::executor_run(query, direction, count, execute_once),
+        }
+        nesting::leave(depth);
+    }
+}
+
+#[cfg(feature = "pg18")]
+unsafe extern "C-unwind" fn executor_run(
+    query: *mut pg_sys::QueryDesc,
+    direction: pg_sys::ScanDirection::Type,
+    count: u64,
+) {
+    // SAFETY: as above.
+    unsafe {
+        let depth = enter_executor(query);
+        match NEXT_RUN.get() {
+            Some(Some(next)) => next(query, direction, count),
+            Some(None) | None => standard::executor_run(query, direction, count),
+        }
+        nesting::leave(depth);
+    }
+}
+
+/// Triggers after a statement run here.
+unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
+    // SAFETY: as above.
+    unsafe {
+        let depth = enter_executor(query);
+        match NEXT_FINISH.get() {
+            Some(Some(next)) => next(query),
+            Some(None) | None => standard::executor_finish(query),
+        }
+        nesting::leave(depth);
+    }
+}
+
 #[allow(clippy::too_many_arguments)] // Postgres' signature
 unsafe extern "C-unwind" fn process_utility(
     statement: *mut pg_sys::PlannedStmt,
@@ -78,6 +152,7 @@ unsafe extern "C-unwind" fn process_utility(
     // SAFETY: as above.
     unsafe {
         before_utility(statement, context);
+        let depth = enter_utility(statement);
         let chained = match NEXT_UTILITY.get() {
             Some(Some(next)) => *next,
             Some(None) | None => standard::process_utility,
@@ -92,7 +167,41 @@ unsafe extern "C-unwind" fn process_utility(
             receiver,
             completion,
         );
+        if let Some(depth) = depth {
+            nesting::leave(depth);
+        }
         after_utility(statement);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn enter_executor(query: *mut pg_sys::QueryDesc) -> u32 {
+    // SAFETY: the planned statement outlives the call.
+    nesting::enter(|| unsafe { fence::is_omni(&written_by((*query).plannedstmt)) })
+}
+
+/// None for what only wraps a statement of the client.
+unsafe fn enter_utility(statement: *mut pg_sys::PlannedStmt) -> Option<u32> {
+    // SAFETY: the node's tag says of which type it is.
+    unsafe {
+        let node = (*statement).utilityStmt;
+        (!utility::wraps_a_statement(node))
+            .then(|| nesting::enter(|| utility_runs_everywhere(node)))
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn utility_runs_everywhere(node: *mut pg_sys::Node) -> bool {
+    use pg_sys::NodeTag::{T_ConstraintsSetStmt, T_CopyStmt, T_TruncateStmt};
+    // SAFETY: as above.
+    unsafe {
+        match (*node).type_ {
+            T_CopyStmt => fence::is_omni(&utility::copied_into(&*node.cast())),
+            T_TruncateStmt => fence::is_omni(&utility::truncated(&*node.cast())),
+            // Deferred triggers run now.
+            T_ConstraintsSetStmt => nesting::only_wrote_everywhere(),
+            _ => false,
+        }
     }
 }
 
@@ -101,14 +210,7 @@ unsafe extern "C-unwind" fn before_executor(query: *mut pg_sys::QueryDesc) {
     // SAFETY: the planned statement and its range table outlive the call.
     unsafe {
         let statement = (*query).plannedstmt;
-        let writes = (*statement).resultRelations;
-        if !writes.is_null() {
-            let entries: Vec<_> = pointers((*statement).rtable).collect();
-            let targets: Vec<pg_sys::Oid> = integers(writes)
-                .filter_map(|nth| relation_of(entries[nth as usize - 1].cast()))
-                .collect();
-            fence::check_writes(&targets, is_inner(statement));
-        }
+        fence::check_writes(&written_by(statement), nesting::is_inner());
         // Also of a statement that writes: what it reads may be all that was placed.
         if fence::effective_epoch().is_some() {
             let entries = pointers((*statement).rtable);
@@ -127,7 +229,9 @@ unsafe extern "C-unwind" fn before_utility(
     unsafe {
         left::note_utility(statement);
         let node = (*statement).utilityStmt;
-        let inner = context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
+        let inner = nesting::is_inner()
+            || context != pg_sys::ProcessUtilityContext::PROCESS_UTILITY_TOPLEVEL;
+        ddl::note_columns(node);
         match (*node).type_ {
             T_TransactionStmt => {
                 let kind = (*node.cast::<pg_sys::TransactionStmt>()).kind;
@@ -159,16 +263,21 @@ unsafe extern "C-unwind" fn after_utility(statement: *mut pg_sys::PlannedStmt) {
     }
 }
 
-/// Whether a statement is not one that the client sent: functions and triggers run theirs beside
-/// those of the portal that is active.
+/// The relations that a statement writes.
 ///
 /// # Safety
 /// `statement` is a valid planned statement.
-unsafe fn is_inner(statement: *mut pg_sys::PlannedStmt) -> bool {
-    // SAFETY: the active portal is valid while it is that, and so are its statements.
+unsafe fn written_by(statement: *mut pg_sys::PlannedStmt) -> Vec<pg_sys::Oid> {
+    // SAFETY: by the caller's promise, its lists are valid too.
     unsafe {
-        let portal = pg_sys::ActivePortal;
-        portal.is_null() || pointers((*portal).stmts).all(|own| own != statement.cast())
+        let writes = (*statement).resultRelations;
+        if writes.is_null() {
+            return Vec::new();
+        }
+        let entries: Vec<_> = pointers((*statement).rtable).collect();
+        integers(writes)
+            .filter_map(|nth| relation_of(entries[nth as usize - 1].cast()))
+            .collect()
     }
 }
 

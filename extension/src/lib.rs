@@ -27,6 +27,7 @@ mod incarnation;
 mod left;
 mod lists;
 mod login;
+mod nesting;
 mod node;
 mod omni;
 mod placement;

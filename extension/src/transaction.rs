@@ -5,7 +5,7 @@ use std::cell::Cell;
 use pgdog_core::ids::Epoch;
 use pgrx::prelude::*;
 
-use crate::{commit_lsn, left, stamps};
+use crate::{commit_lsn, left, nesting, stamps};
 
 /// An entry through the gate. The subtransaction counts: if it is rolled back, so is the lock.
 #[derive(Clone, Copy)]
@@ -17,6 +17,7 @@ struct Entered {
 thread_local! {
     static ENTERED: Cell<Option<Entered>> = const { Cell::new(None) };
     static COMMITTED_PREPARED: Cell<bool> = const { Cell::new(false) };
+    static COLUMNS_CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The epoch that `pgdog.omni_enter()` answered in this transaction.
@@ -47,6 +48,17 @@ pub(crate) fn note_commit_prepared() {
 /// True if this transaction is a COMMIT PREPARED.
 pub(crate) fn committed_prepared() -> bool {
     COMMITTED_PREPARED.get()
+}
+
+/// Notes an ALTER TABLE that may change columns or their defaults.
+pub(crate) fn note_columns_changed() {
+    COLUMNS_CHANGED.set(true);
+}
+
+/// `pgdog.columns_changed`: whether this transaction may have changed columns of a table.
+#[pg_extern(sql = false)]
+fn columns_changed() -> bool {
+    COLUMNS_CHANGED.get()
 }
 
 /// Registers the callbacks; every backend inherits them by fork.
@@ -80,6 +92,8 @@ unsafe extern "C-unwind" fn on_transaction(
         stamps::transaction_ends();
         ENTERED.set(None);
         COMMITTED_PREPARED.set(false);
+        COLUMNS_CHANGED.set(false);
+        nesting::transaction_ends();
         left::on_end(event != XACT_EVENT_ABORT);
     }
 }
@@ -90,7 +104,15 @@ unsafe extern "C-unwind" fn on_subtransaction(
     parent: pg_sys::SubTransactionId,
     _arg: *mut std::ffi::c_void,
 ) {
-    use pg_sys::SubXactEvent::{SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB};
+    use pg_sys::SubXactEvent::{
+        SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB, SUBXACT_EVENT_START_SUB,
+    };
+    match event {
+        SUBXACT_EVENT_START_SUB => nesting::subtransaction_begins(),
+        SUBXACT_EVENT_COMMIT_SUB => nesting::subtransaction_ends(false),
+        SUBXACT_EVENT_ABORT_SUB => nesting::subtransaction_ends(true),
+        _ => {}
+    }
     let Some(entered) = ENTERED
         .get()
         .filter(|entered| entered.subtransaction == own)

@@ -41,6 +41,23 @@ pub(crate) fn copied_into(copy: &pg_sys::CopyStmt) -> Vec<pg_sys::Oid> {
     vec![table]
 }
 
+/// Whether a command runs one statement of the client, and no code of users beside it.
+///
+/// # Safety
+/// `node` is a valid utility statement.
+pub(crate) unsafe fn wraps_a_statement(node: *mut pg_sys::Node) -> bool {
+    use pg_sys::NodeTag::*;
+    // SAFETY: the node's tag says of which type it is.
+    unsafe {
+        match (*node).type_ {
+            T_ExecuteStmt | T_ExplainStmt | T_CreateTableAsStmt | T_DeclareCursorStmt
+            | T_FetchStmt | T_PrepareStmt => true,
+            T_CopyStmt => !(*node.cast::<pg_sys::CopyStmt>()).query.is_null(),
+            _ => false,
+        }
+    }
+}
+
 /// Every table that a TRUNCATE empties: those named, their children, and with CASCADE all that
 /// refer to them.
 pub(crate) fn truncated(truncate: &pg_sys::TruncateStmt) -> Vec<pg_sys::Oid> {

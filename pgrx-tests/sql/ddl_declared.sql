@@ -28,6 +28,17 @@ ALTER TABLE passing ADD COLUMN c int;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
 ALTER TABLE passing ALTER COLUMN b SET DEFAULT 1;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
+-- nothing that the router knows
+ALTER TABLE passing SET (fillfactor = 90);
+ALTER TABLE passing ENABLE ROW LEVEL SECURITY, ADD CONSTRAINT small CHECK (c < 9) NOT VALID;
+ALTER TABLE passing VALIDATE CONSTRAINT small;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+-- twice in one transaction is once
+BEGIN;
+ALTER TABLE passing ADD COLUMN d int;
+ALTER TABLE passing ADD COLUMN e int;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ROLLBACK;
 ALTER TABLE passing DROP COLUMN a;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
 SELECT pgdog.table_class('passing');
@@ -46,13 +57,17 @@ SELECT epoch - :'before' AS raised FROM pgdog.topology;
 CREATE FUNCTION orders_of(t bigint) RETURNS SETOF orders LANGUAGE sql STABLE
     AS 'SELECT * FROM orders WHERE tenant_id = t';
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
+-- nor is a new body news, or what only one session can call
+CREATE OR REPLACE FUNCTION orders_of(t bigint) RETURNS SETOF orders LANGUAGE sql STABLE
+    AS 'SELECT * FROM orders WHERE tenant_id = t AND true';
+CREATE FUNCTION pg_temp.own() RETURNS int LANGUAGE sql VOLATILE AS 'SELECT 1';
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
 ALTER FUNCTION plus(int) VOLATILE;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
 SELECT name FROM pgdog.opaque_functions() WHERE name IN ('plus', 'fires', 'orders_of') ORDER BY 1;
 DROP FUNCTION plus(int), fires(), orders_of(bigint);
 
 -- a declaration without a name takes in tables that come later
-BEGIN;
 SELECT pgdog.shard_table('', 'customer_id');
 SELECT epoch AS before FROM pgdog.topology \gset
 CREATE TABLE bills (id int, customer_id bigint);
@@ -62,7 +77,11 @@ CREATE TABLE bills2 (id int);
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
 ALTER TABLE bills2 ADD COLUMN customer_id bigint;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
-ROLLBACK;
+-- nothing that the router knows
+ALTER TABLE bills SET (fillfactor = 90);
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+DROP TABLE bills, bills2;
+DELETE FROM pgdog.sharded_tables WHERE column_name = 'customer_id';
 
 -- who changes placement goes on in the same transaction; others and later ones are stale
 SELECT epoch AS now FROM pgdog.topology \gset

@@ -33,7 +33,78 @@ DO $$ BEGIN TRUNCATE tenants; END $$;
 BEGIN;
 SELECT shards FROM pgdog.omni_enter();
 SELECT write_tenant();
+\echo :LAST_ERROR_SQLSTATE
 ROLLBACK;
+-- what an omnisharded write sets off runs wherever that does, even after a caught error
+RESET ROLE;
+CREATE FUNCTION log_line() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    line record;
+BEGIN
+    BEGIN
+        PERFORM 1 / (NEW.id - NEW.id);
+    EXCEPTION WHEN division_by_zero THEN NULL;
+    END;
+    FOR line IN UPDATE lines SET t = t || '!' RETURNING * LOOP
+        RAISE NOTICE 'line %', line.t;
+    END LOOP;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER log_line AFTER INSERT ON tenants FOR EACH ROW EXECUTE FUNCTION log_line();
+CREATE TRIGGER log_line AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION log_line();
+SET ROLE regress_owner;
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+INSERT INTO lines VALUES (1, 'x');
+INSERT INTO tenants VALUES (90, 0, 'ninety');
+PREPARE one AS INSERT INTO tenants VALUES (91, 0, 'more');
+EXECUTE one;
+\o /dev/null
+EXPLAIN ANALYZE INSERT INTO tenants VALUES (93, 0, 'explained');
+\o
+SAVEPOINT two;
+INSERT INTO orders VALUES (90, 1, 'fires it on one shard');
+\echo :LAST_ERROR_SQLSTATE
+ROLLBACK TO two;
+DELETE FROM tenants WHERE id = 1;
+SELECT count(*) FROM lines;
+ROLLBACK;
+-- nor does a loop over a cursor hide it, or a change of definitions
+INSERT INTO orders VALUES (90, 1, 'fires it on one shard');
+BEGIN;
+SELECT pgdog.omni_table('plans');
+INSERT INTO orders VALUES (90, 1, 'fires it on one shard');
+ROLLBACK;
+-- at the commit
+RESET ROLE;
+DROP TRIGGER log_line ON tenants;
+DROP TRIGGER log_line ON orders;
+CREATE CONSTRAINT TRIGGER log_line AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION log_line();
+CREATE CONSTRAINT TRIGGER log_line AFTER INSERT ON tenants DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION log_line();
+SET ROLE regress_owner;
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+INSERT INTO lines VALUES (2, 'x');
+INSERT INTO orders VALUES (90, 1, 'fires it on one shard');
+COMMIT;
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+INSERT INTO lines VALUES (1, 'z');
+INSERT INTO tenants VALUES (92, 0, 'fires it on every shard');
+COMMIT;
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+DELETE FROM tenants WHERE id = 92;
+COMMIT;
+RESET ROLE;
+DROP TRIGGER log_line ON tenants;
+DROP TRIGGER log_line ON orders;
+DROP FUNCTION log_line();
+SET ROLE regress_owner;
+SET pgdog.epoch = :'now';
 
 -- a session of yesterday
 SET pgdog.epoch = :'before';

@@ -205,6 +205,46 @@ pub async fn keys_of_a_domain_are_keys_of_its_type(cluster: &Cluster) -> anyhow:
     done(&mut client, "DROP TABLE wholes, shorts").await
 }
 
+/// Who is in a transaction loses it to a change of what the router knows, and to nothing else.
+pub async fn definitions_that_are_no_news_disturb_nobody(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut changes = Wire::connect(&cluster.login(0)).await?;
+    let body = "AS 'SELECT id FROM orders WHERE tenant_id = t'";
+    let function = "FUNCTION ids_of(t bigint) RETURNS SETOF bigint LANGUAGE sql STABLE";
+    for sql in [
+        "CREATE TABLE others (tenant_id bigint, n int)",
+        "ALTER TABLE others ADD CONSTRAINT small CHECK (n < 9) NOT VALID",
+        "SELECT pgdog.shard_table('others', 'tenant_id')",
+        &format!("CREATE {function} {body}"),
+    ] {
+        done(&mut changes, sql).await?;
+    }
+    let mut client = Wire::connect(&cluster.login(0)).await?;
+    done(&mut client, "BEGIN").await?;
+    let insert = "INSERT INTO orders VALUES (12, 140, 1, 'open')";
+    ensure!(shape(&client.query(insert).await?).ends_with("Z(T)"));
+    for sql in [
+        &format!("CREATE OR REPLACE {function} {body}"),
+        "ALTER TABLE others SET (fillfactor = 90)",
+        "ALTER TABLE others VALIDATE CONSTRAINT small",
+        "ALTER TABLE others ENABLE ROW LEVEL SECURITY",
+    ] {
+        done(&mut changes, sql).await?;
+    }
+    let update = "UPDATE orders SET memo = 'closed' WHERE tenant_id = 12 AND id = 140";
+    ensure!(shape(&client.query(update).await?).ends_with("Z(T)"));
+    done(&mut client, "COMMIT").await?;
+    let read = "SELECT memo FROM orders WHERE tenant_id = 12 AND id = 140";
+    ensure!(rows(&client.query(read).await?) == [[Some("closed".to_owned())]]);
+    for sql in [
+        "DELETE FROM orders WHERE tenant_id = 12 AND id = 140",
+        "DROP FUNCTION ids_of(bigint)",
+        "DROP TABLE others",
+    ] {
+        done(&mut changes, sql).await?;
+    }
+    Ok(())
+}
+
 /// The columns that COPY takes change behind the shim's back.
 pub async fn copied_rows_follow_a_table_that_changed(cluster: &Cluster) -> anyhow::Result<()> {
     let mut client = Wire::connect(&cluster.login(0)).await?;

@@ -14,9 +14,9 @@ use pgdog_integration::wire::{Batch, Wire, rows, shape};
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
 use catalog::{
-    copied_rows_follow_a_table_that_changed, functions_elsewhere_are_no_hindrance,
-    functions_of_users_need_a_shard, keys_of_a_domain_are_keys_of_its_type,
-    r124_keys_are_equal_exactly_when_postgresql_says_so,
+    copied_rows_follow_a_table_that_changed, definitions_that_are_no_news_disturb_nobody,
+    functions_elsewhere_are_no_hindrance, functions_of_users_need_a_shard,
+    keys_of_a_domain_are_keys_of_its_type, r124_keys_are_equal_exactly_when_postgresql_says_so,
 };
 use changes::{
     r094_a_refused_change_of_a_key_leaves_no_stale_route,
@@ -54,6 +54,7 @@ fn main() -> ExitCode {
             functions_of_users_need_a_shard,
             functions_elsewhere_are_no_hindrance,
             keys_of_a_domain_are_keys_of_its_type,
+            definitions_that_are_no_news_disturb_nobody,
             copied_rows_follow_a_table_that_changed,
         ],
     )
