@@ -215,10 +215,8 @@ impl Session<'_> {
         let mut made: Vec<Participant> = Vec::new();
         let picked = loop {
             let positions = self.replicas_of(search, nodes);
-            let candidates: Vec<_> = positions
-                .iter()
-                .map(|position| candidate_by(position, &made))
-                .collect();
+            let candidates = positions.iter().map(|seen| candidate_by(seen, &made));
+            let candidates: Vec<_> = candidates.collect();
             let (index, guard) = match self.choose(&candidates, search, (floor, fallback)) {
                 Decision::Serve(index) => (index, None),
                 Decision::Guard {
