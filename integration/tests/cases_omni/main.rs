@@ -1,5 +1,6 @@
 //! Omnisharded writes and two-phase commits: the same on every shard, or nowhere, and said so.
 
+mod doubt;
 mod phases;
 
 use std::process::ExitCode;
@@ -11,6 +12,11 @@ use pgdog_integration::fixture::{create, full_size, plain};
 use pgdog_integration::wire::{Batch, Wire, rows, shape, value};
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
+use doubt::{
+    r114_a_part_that_was_rolled_back_by_hand_is_told_and_listed,
+    r115_a_copy_that_loses_a_shard_at_its_end_is_whole_or_not_at_all,
+    r116_what_is_in_doubt_is_shown_and_silences_nobody,
+};
 use phases::{
     r113_a_constraint_that_fails_at_the_end_undoes_both,
     r117_one_shard_and_reads_need_no_two_phases,
@@ -27,6 +33,9 @@ fn main() -> ExitCode {
             r112_every_kind_of_write_leaves_equal_shards,
             r113_a_constraint_that_fails_at_the_end_undoes_both,
             r117_one_shard_and_reads_need_no_two_phases,
+            r114_a_part_that_was_rolled_back_by_hand_is_told_and_listed,
+            r115_a_copy_that_loses_a_shard_at_its_end_is_whole_or_not_at_all,
+            r116_what_is_in_doubt_is_shown_and_silences_nobody,
             r111_a_write_without_one_shard_is_on_none,
         ],
     )

@@ -9,7 +9,7 @@ use pgdog_integration::{Cluster, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-async fn none_prepared(cluster: &Cluster) -> anyhow::Result<()> {
+pub async fn none_prepared(cluster: &Cluster) -> anyhow::Result<()> {
     for shard in 0..2 {
         let node = cluster.primary(shard).await?;
         wait_until("no prepared transaction", LIMIT, || async {

@@ -32,6 +32,7 @@ mod show_servers;
 mod show_stats;
 mod show_tasks;
 mod show_topology;
+mod show_transactions;
 mod show_version;
 mod shutdown;
 mod stop_task;
@@ -62,6 +63,7 @@ const COMMANDS: &[&Command] = &[
     &show_lookups::COMMAND,
     &show_instances::COMMAND,
     &show_tasks::COMMAND,
+    &show_transactions::COMMAND,
     &show_prepared::COMMAND,
     &show_lists::COMMAND,
     &show_config::COMMAND,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::host::Process;
 use crate::admin::Host as _;
-use crate::nodes::{Address, Cluster, Outcome, Position, Role, WAIT_BOUNDS_MS};
+use crate::nodes::{Address, Cluster, Doubt, Outcome, Position, Role, WAIT_BOUNDS_MS};
 use crate::observe::LoginEnd;
 use crate::observe::metrics::Kind::{Counter, Gauge};
 use crate::observe::metrics::Metric;
@@ -16,6 +16,7 @@ pub fn all(process: &Process) -> Vec<Metric> {
     all.extend(pools(process));
     all.extend(nodes(process));
     all.extend(floors(process));
+    all.extend(two_phase(process));
     all
 }
 
@@ -247,4 +248,30 @@ fn floors(process: &Process) -> Vec<Metric> {
         waited = waited.with(&labels, tallied.waited_ms as f64 / 1e3);
     }
     vec![reads, waits, waited]
+}
+
+/// As of the last round of recovery.
+fn two_phase(process: &Process) -> Vec<Metric> {
+    let mut count = Metric::new(
+        "two_phase_transactions",
+        Gauge,
+        "Two-phase transactions that are not finished, by state.",
+    );
+    let mut oldest = Metric::new(
+        "two_phase_oldest_seconds",
+        Gauge,
+        "Age of the eldest two-phase transaction that is not finished, by state.",
+    );
+    for cluster in process.clusters() {
+        let all = cluster.unfinished();
+        for doubt in Doubt::ALL {
+            let ages = all.iter().filter(|one| one.doubt == doubt);
+            let ages: Vec<u64> = ages.map(|one| one.age_s).collect();
+            let labels = [("database", cluster.name()), ("state", doubt.as_str())];
+            count = count.with(&labels, ages.len() as f64);
+            let eldest = ages.iter().max().copied().unwrap_or_default();
+            oldest = oldest.with(&labels, eldest as f64);
+        }
+    }
+    vec![count, oldest]
 }

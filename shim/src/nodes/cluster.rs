@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::LookupKey;
 use super::control::{self, Login, Session};
 use super::coordinator::Coordinator;
+use super::doubt::Unfinished;
 use super::gid::Gid;
 use super::lookup::{LookupStats, Lookups};
 use super::manifest::Seen;
@@ -50,6 +51,7 @@ pub struct Cluster {
     lookups: Lookups,
     pub(super) verifiers: Verifiers,
     coordinator: Coordinator,
+    pub(super) unfinished: ArcSwap<Vec<Unfinished>>,
     pub(super) house: House,
     stop: CancellationToken,
     work: TaskTracker,
@@ -85,6 +87,7 @@ impl Cluster {
             lookups,
             verifiers: Verifiers::new(),
             coordinator: Coordinator::new(),
+            unfinished: ArcSwap::default(),
             house: House::default(),
             stop: CancellationToken::new(),
             work: TaskTracker::new(),
@@ -353,13 +356,17 @@ impl Cluster {
         shards
     }
 
-    /// Name for a two-phase transaction whose lowest participant is `decider`. Waits until the
-    /// lock that shows that this coordinator lives is held.
+    /// Name for a two-phase transaction of a shard that decides, the lowest, and others. Waits until
+    /// the lock that shows that this coordinator lives is held.
     ///
     /// # Errors
     /// 55000 when a shard cannot prepare transactions, 08006 when the lock cannot be had.
-    pub async fn new_gid(&self, decider: ShardNumber, epoch: Epoch) -> Result<Gid, Fault> {
-        self.coordinator.new_gid(self, decider, epoch).await
+    pub async fn new_gid(
+        &self,
+        shards: (ShardNumber, &[ShardNumber]),
+        epoch: Epoch,
+    ) -> Result<Gid, Fault> {
+        self.coordinator.new_gid(self, shards, epoch).await
     }
 
     /// Deregisters and ends background work.

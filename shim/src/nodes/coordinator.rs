@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::control;
-use super::gid::{Gid, GidName, InUse, database_part};
+use super::gid::{Gid, GidName, InUse, database_part, others_part};
 use super::topology::Address;
 use super::trouble;
 
@@ -65,7 +65,7 @@ impl Coordinator {
     pub(super) async fn new_gid(
         &self,
         cluster: &Cluster,
-        decider: ShardNumber,
+        (decider, others): (ShardNumber, &[ShardNumber]),
         epoch: Epoch,
     ) -> Result<Gid, Fault> {
         if let Some(fault) = cluster.against_two_phase() {
@@ -84,6 +84,7 @@ impl Coordinator {
             database: database_part(cluster.name()),
             instance: cluster.instance_id().to_owned(),
             decider,
+            others: others_part(others),
             epoch,
             number,
         }))

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use pgdog_core::ids::{Epoch, ShardNumber};
 
-/// The parts of `pgdog_<database>_<instance>_<decider>_<epoch>_<n>`.
+/// The others are left out of a name that would get longer: names have 200 bytes at most.
+const OTHERS_BYTES: usize = 60;
+
+/// The parts of `pgdog_<database>_<instance>_<decider>[.<other>…]_<epoch>_<n>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GidName {
     /// Logical database, with `-` for everything but ASCII letters and digits.
@@ -17,6 +20,8 @@ pub struct GidName {
     pub instance: String,
     /// The lowest participating shard: its commit is the decision.
     pub decider: ShardNumber,
+    /// The other shards that are prepared; none when they are not told.
+    pub others: Vec<ShardNumber>,
     /// Epoch of the decider when it began.
     pub epoch: Epoch,
     /// Counts the coordinator's transactions.
@@ -29,7 +34,9 @@ impl GidName {
         let mut parts = gid.strip_prefix("pgdog_")?.rsplitn(5, '_');
         let number = parts.next()?.parse().ok()?;
         let epoch = parts.next()?.parse().ok()?;
-        let decider = parts.next()?.parse().ok()?;
+        let mut shards = parts.next()?.split('.').map(str::parse);
+        let decider = shards.next()?.ok()?;
+        let others = shards.collect::<Result<_, _>>().ok()?;
         let instance = parts.next()?;
         let database = parts.next()?;
         let hex = instance.len() == 16 && instance.bytes().all(|b| b.is_ascii_hexdigit());
@@ -37,6 +44,7 @@ impl GidName {
             database: database.to_owned(),
             instance: instance.to_owned(),
             decider,
+            others,
             epoch,
             number,
         })
@@ -49,10 +57,24 @@ impl fmt::Display for GidName {
             database,
             instance,
             decider,
+            others,
             epoch,
             number,
         } = self;
-        write!(f, "pgdog_{database}_{instance}_{decider}_{epoch}_{number}")
+        let others: String = others.iter().map(|shard| format!(".{shard}")).collect();
+        write!(
+            f,
+            "pgdog_{database}_{instance}_{decider}{others}_{epoch}_{number}"
+        )
+    }
+}
+
+/// The other participants as they stand in a gid.
+pub(super) fn others_part(others: &[ShardNumber]) -> Vec<ShardNumber> {
+    let length: usize = others.iter().map(|shard| shard.to_string().len() + 1).sum();
+    match length <= OTHERS_BYTES {
+        true => others.to_vec(),
+        false => Vec::new(),
     }
 }
 
@@ -127,6 +149,7 @@ mod tests {
             database: "my-app".into(),
             instance: "00ff00ff00ff00ff".into(),
             decider: ShardNumber(1),
+            others: vec![ShardNumber(2), ShardNumber(10)],
             epoch: Epoch(7),
             number: 42,
         }
@@ -134,7 +157,10 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_whatever_the_database_is_called() {
-        assert_eq!(name().to_string(), "pgdog_my-app_00ff00ff00ff00ff_1_7_42");
+        assert_eq!(
+            name().to_string(),
+            "pgdog_my-app_00ff00ff00ff00ff_1.2.10_7_42"
+        );
         for database in ["my-app", "a_b", "flip", "x"] {
             let name = GidName {
                 database: database.into(),
@@ -150,12 +176,28 @@ mod tests {
             "pgdog_flip_3_1_1",
             "pgdog_app_xyz_0_1_1",
             "pgdog_app_00ff00ff00ff00ff_0_1",
+            "pgdog_app_00ff00ff00ff00ff_0.x_1_1",
             "pgdog_00ff00ff00ff00ff_0_1_1",
             "other_app_00ff00ff00ff00ff_0_1_1",
             "",
         ] {
             assert_eq!(GidName::parse(gid), None, "{gid}");
         }
+    }
+
+    #[test]
+    fn a_name_that_would_get_too_long_leaves_out_the_others() {
+        let many: Vec<_> = (1..100).map(ShardNumber).collect();
+        assert_eq!(others_part(&many), []);
+        assert_eq!(others_part(&many[..9]), many[..9]);
+        let name = GidName {
+            database: "d".repeat(60),
+            others: others_part(&many[..20]),
+            epoch: Epoch(u64::MAX),
+            number: u64::MAX,
+            ..name()
+        };
+        assert!(name.to_string().len() < 200, "{name}");
     }
 
     #[test]

@@ -256,6 +256,7 @@ async fn commit_everywhere(
         database: database_part(cluster.name()),
         instance: cluster.instance_id().to_owned(),
         decider: *decider,
+        others: Vec::new(),
         epoch: Default::default(),
         number: 0,
     };

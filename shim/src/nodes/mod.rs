@@ -20,6 +20,7 @@
 //! | `verifiers` | stored passwords of roles, for a second |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
 //! | `recovery`, `sweep` | finishing abandoned two-phase transactions: the rule, the hands |
+//! | `doubt` | two-phase transactions that are not finished, for operators |
 //! | `retire` | the end of a database: its clients leave first |
 //! | `instances`, `tasks`, `slots` | registry, task functions, replication slots |
 //! | `control`, `trouble` | control connections, and their errors |
@@ -42,6 +43,7 @@ mod trouble;
 mod verifiers;
 
 pub mod cluster;
+pub mod doubt;
 pub mod gid;
 pub mod instances;
 pub mod manifest;
@@ -54,12 +56,14 @@ pub mod tasks;
 pub mod topology;
 
 pub use cluster::Cluster;
+pub use doubt::{Doubt, Unfinished};
 pub use gid::Gid;
 pub use lag::{Lag, LagLimits};
 pub use lookup::LookupStats;
 pub use position::{Position, Role, Sample};
 pub use retire::Guest;
 pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
+pub use sweep::Part;
 pub use tally::{Outcome, Tallied, WAIT_BOUNDS_MS};
 pub use topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 

@@ -12,6 +12,10 @@
 //! | neither | it was prepared there first, so it was rolled back | roll back the rest |
 //!
 //! A coordinator that wakes up late finds no such prepared transaction at its decision (42704).
+//!
+//! Every other participant leaves a row of the same name, too, which is visible once it is committed
+//! there. A decided transaction that is neither prepared nor has its row on one of the shards that
+//! its name tells was rolled back there by somebody else: that cannot be mended here, see `doubt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +68,7 @@ pub fn verdict(decider: Decider) -> Verdict {
 }
 
 /// One look at all shards, taken in this order: decision rows (`early`), prepared transactions from
-/// the highest shard down to the lowest, decision rows again.
+/// the highest shard down to the lowest, decision rows again, from the highest shard down as well.
 #[derive(Debug, Clone, Default)]
 pub struct Look {
     /// Decision rows per shard before anything was listed; only of shards that could be asked.
@@ -73,6 +77,8 @@ pub struct Look {
     pub prepared: BTreeMap<ShardNumber, BTreeSet<GidName>>,
     /// Decision rows per shard afterwards.
     pub late: BTreeMap<ShardNumber, BTreeSet<GidName>>,
+    /// For how many seconds the eldest part of each has been prepared or recorded.
+    pub ages_s: BTreeMap<GidName, u64>,
 }
 
 impl Look {
@@ -108,8 +114,9 @@ impl Look {
         }
     }
 
-    /// Decision rows that nobody needs: the row was there before the shards were listed, so every
-    /// participant had been prepared, and none holds it any more. Empty if a shard was not asked.
+    /// Rows that nobody needs. Of the decider: the row was there before the shards were listed, so
+    /// every participant had been prepared; none holds it any more, and all have their rows. Of the
+    /// others: the decider's is gone. Empty if a shard was not asked.
     pub fn purgeable(&self, shards: u16) -> BTreeMap<ShardNumber, Vec<GidName>> {
         if (0..shards).any(|shard| !self.prepared.contains_key(&ShardNumber(shard))) {
             return BTreeMap::new();
@@ -121,13 +128,38 @@ impl Look {
                 (
                     *shard,
                     rows.iter()
-                        .filter(|name| !held.contains(name))
+                        .filter(|name| !held.contains(name) && self.is_settled(*shard, name))
                         .cloned()
                         .collect(),
                 )
             })
             .filter(|(_, rows): &(_, Vec<GidName>)| !rows.is_empty())
             .collect()
+    }
+
+    fn is_settled(&self, shard: ShardNumber, name: &GidName) -> bool {
+        let has = |shard: &ShardNumber| Some(self.late.get(shard)?.contains(name));
+        match shard == name.decider {
+            true => name.others.iter().all(|other| has(other) == Some(true)),
+            false => has(&name.decider) == Some(false),
+        }
+    }
+
+    /// Shards on which a transaction that was decided is lost. The rows of the others were read
+    /// before the decider's, which is purged first.
+    pub fn lost_on(&self, name: &GidName) -> Vec<ShardNumber> {
+        let holds = |looked: &BTreeMap<ShardNumber, BTreeSet<GidName>>, shard: &ShardNumber| {
+            Some(looked.get(shard)?.contains(name))
+        };
+        let decided = holds(&self.early, &name.decider) == Some(true)
+            && holds(&self.late, &name.decider) == Some(true);
+        let lost = |shard: &&ShardNumber| {
+            holds(&self.prepared, shard) == Some(false) && holds(&self.late, shard) == Some(false)
+        };
+        match decided {
+            true => name.others.iter().filter(lost).copied().collect(),
+            false => Vec::new(),
+        }
     }
 }
 
@@ -142,6 +174,7 @@ mod tests {
             database: "app".into(),
             instance: "00ff00ff00ff00ff".into(),
             decider: ShardNumber(0),
+            others: Vec::new(),
             epoch: Epoch(1),
             number,
         }
@@ -242,6 +275,7 @@ mod tests {
             early: sets(&[(0, &[1, 2])]),
             prepared: sets(&[(0, &[]), (1, &[2])]),
             late: sets(&[(0, &[1, 2, 3])]),
+            ..Look::default()
         };
         assert_eq!(look.purgeable(2), [(ShardNumber(0), vec![name(1)])].into());
         look.prepared.remove(&ShardNumber(1));
@@ -250,5 +284,67 @@ mod tests {
             BTreeMap::new(),
             "the silent shard may hold it"
         );
+    }
+
+    /// A transaction of shards 0 and 1: its rows before and after, and where it is prepared.
+    fn of_two(early: [bool; 2], prepared: [bool; 2], late: [bool; 2]) -> (Look, GidName) {
+        let name = GidName {
+            others: vec![ShardNumber(1)],
+            ..name(1)
+        };
+        let sets = |held: [bool; 2]| {
+            let sets = held.iter().zip(0..).map(|(held, shard)| {
+                let names = held.then(|| name.clone());
+                (ShardNumber(shard), names.into_iter().collect())
+            });
+            sets.collect()
+        };
+        let look = Look {
+            early: sets(early),
+            prepared: sets(prepared),
+            late: sets(late),
+            ..Look::default()
+        };
+        (look, name)
+    }
+
+    #[test]
+    fn rolled_back_behind_the_decision_is_lost_and_never_purged() {
+        let (look, name) = of_two([true, false], [false, false], [true, false]);
+        assert_eq!(look.lost_on(&name), [ShardNumber(1)]);
+        assert_eq!(look.purgeable(2), BTreeMap::new());
+    }
+
+    #[test]
+    fn what_is_being_committed_is_not_lost() {
+        for (early, prepared, late) in [
+            ([true, false], [false, true], [true, false]),
+            ([true, false], [false, true], [true, true]),
+            ([true, false], [false, false], [true, true]),
+            // Another shim has purged it meanwhile.
+            ([true, true], [false, false], [false, false]),
+            ([true, true], [false, false], [false, true]),
+            // Rolled back everywhere.
+            ([false, false], [false, true], [false, false]),
+        ] {
+            let (look, name) = of_two(early, prepared, late);
+            assert_eq!(look.lost_on(&name), [], "{early:?} {prepared:?} {late:?}");
+        }
+        let (mut look, name) = of_two([true, false], [false, false], [true, false]);
+        look.late.remove(&ShardNumber(1));
+        assert_eq!(look.lost_on(&name), [], "not looked at");
+    }
+
+    #[test]
+    fn the_decision_is_purged_before_the_rows_of_the_others() {
+        let (look, name) = of_two([true, true], [false, false], [true, true]);
+        assert_eq!(
+            look.purgeable(2),
+            [(ShardNumber(0), vec![name.clone()])].into()
+        );
+        let (look, _) = of_two([false, true], [false, false], [false, true]);
+        assert_eq!(look.purgeable(2), [(ShardNumber(1), vec![name])].into());
+        let (look, _) = of_two([false, true], [true, false], [false, true]);
+        assert_eq!(look.purgeable(2), BTreeMap::new(), "still prepared");
     }
 }

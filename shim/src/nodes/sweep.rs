@@ -11,6 +11,7 @@ use pgdog_core::ids::ShardNumber;
 use super::cluster::Cluster;
 use super::control::Session;
 use super::coordinator::LOCK_KEY;
+use super::doubt::{self, Doubt, Unfinished};
 use super::gid::GidName;
 use super::recovery::{Look, Verdict, verdict};
 use super::trouble;
@@ -20,14 +21,29 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// There is no such prepared transaction any more, or somebody is ending it right now.
 const GONE: [&str; 2] = ["42704", "55000"];
 
-const ROWS: &str = "SELECT gid FROM pgdog.two_phase_commits";
-const PREPARED: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
+const ROWS: &str = "SELECT gid,
+       extract(epoch FROM pg_catalog.clock_timestamp() - created_at)::bigint
+  FROM pgdog.two_phase_commits";
+const PREPARED: &str = "SELECT gid,
+       extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::bigint
+  FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'";
 /// What a coordinator has left undecided for so long is taken from it, alive or not: it may be
 /// frozen or cut off while its lock lives on, and meanwhile its rows and the gate are locked.
 const OVERDUE: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'
     AND pg_catalog.clock_timestamp() - prepared > interval '10 s'";
+const HAS_ROW: &str = "SELECT FROM pgdog.two_phase_commits WHERE gid = $1";
+/// Who waits for a prepared transaction (0 among those that block) would wait for as long as it is
+/// in doubt, and not be told why.
+const UNBLOCK: &str = "SELECT pg_catalog.pg_cancel_backend(a.pid)
+  FROM pg_catalog.pg_stat_activity a
+ WHERE a.datname = pg_catalog.current_database() AND a.wait_event_type = 'Lock'
+   AND a.state = 'active' AND pg_catalog.clock_timestamp() - a.query_start > interval '10 s'
+   AND 0 = ANY (pg_catalog.pg_blocking_pids(a.pid))";
+/// How long a commit that is decided waits for a part whose connection was lost.
+const PART_LIMIT: Duration = Duration::from_secs(5);
+const PART_PAUSE: Duration = Duration::from_millis(50);
 /// Only by a node that knows no more shards than those that were listed: a later one may still hold
 /// the transaction.
 const PURGE: &str = "DELETE FROM pgdog.two_phase_commits
@@ -54,6 +70,7 @@ pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
         return Ok(());
     }
     let look = look(cluster).await;
+    report(cluster, &look).await;
     for (name, others) in look.unfinished() {
         match settle(cluster, &look, &name, &others).await {
             Ok(()) => {}
@@ -97,23 +114,144 @@ async fn look(cluster: &Cluster) -> Look {
         .map(|shard| shard.shard)
         .collect();
     for shard in &shards {
-        if let Ok(names) = names(cluster, *shard, ROWS).await {
+        if let Ok(names) = aged_names(cluster, *shard, ROWS, &mut look).await {
             look.early.insert(*shard, names);
         }
     }
     for shard in shards.iter().rev() {
-        if let Ok(names) = names(cluster, *shard, PREPARED).await {
+        if let Ok(names) = aged_names(cluster, *shard, PREPARED, &mut look).await {
             look.prepared.insert(*shard, names);
         }
     }
-    let deciders: BTreeSet<ShardNumber> =
-        look.unfinished().keys().map(|name| name.decider).collect();
-    for shard in deciders {
-        if let Ok(names) = names(cluster, shard, ROWS).await {
-            look.late.insert(shard, names);
+    let recorded = look.early.values().any(|names| !names.is_empty());
+    let late = if recorded || !look.unfinished().is_empty() {
+        &shards[..]
+    } else {
+        &[]
+    };
+    for shard in late.iter().rev() {
+        if let Ok(names) = names(cluster, *shard, ROWS).await {
+            look.late.insert(*shard, names);
         }
     }
     look
+}
+
+async fn aged_names(
+    cluster: &Cluster,
+    shard: ShardNumber,
+    sql: &str,
+    look: &mut Look,
+) -> Result<BTreeSet<GidName>, Fault> {
+    let rows = session(cluster, shard).await?.query(sql, &[]).await?;
+    let mut names = BTreeSet::new();
+    for row in &rows {
+        let Some(name) = GidName::parse(row.get::<_, &str>(0)) else {
+            continue;
+        };
+        let age_s = u64::try_from(row.get::<_, i64>(1)).unwrap_or_default();
+        let eldest = look.ages_s.entry(name.clone()).or_default();
+        *eldest = age_s.max(*eldest);
+        names.insert(name);
+    }
+    Ok(names)
+}
+
+/// Shows what is found, and ends the wait of those whom nobody else would tell.
+async fn report(cluster: &Cluster, look: &Look) {
+    let found = doubt::unfinished(look);
+    let before = cluster.unfinished.load_full();
+    for broken in found.iter().filter(|one| one.doubt == Doubt::Broken) {
+        let known = |one: &Unfinished| one.doubt == Doubt::Broken && one.gid == broken.gid;
+        if !before.iter().any(known) {
+            tracing::error!(database = cluster.name(), gid = broken.gid, lost_on = ?broken.lost_on,
+                "two-phase transaction is committed on some shards only");
+        }
+    }
+    let in_doubt = found.iter().filter(|one| one.doubt == Doubt::InDoubt);
+    let shards: BTreeSet<_> = in_doubt.flat_map(|one| one.prepared_on.clone()).collect();
+    cluster.unfinished.store(Arc::new(found));
+    for shard in shards {
+        if let Err(fault) = unblock(cluster, shard).await {
+            tracing::warn!(database = cluster.name(), %shard, error = %fault.message(),
+                "statements that wait for a transaction in doubt were not cancelled");
+        }
+    }
+}
+
+async fn unblock(cluster: &Cluster, shard: ShardNumber) -> Result<(), Fault> {
+    let rows = session(cluster, shard).await?.query(UNBLOCK, &[]).await?;
+    if !rows.is_empty() {
+        tracing::warn!(database = cluster.name(), %shard, statements = rows.len(),
+            "cancelled what waited for a transaction in doubt");
+    }
+    Ok(())
+}
+
+/// What became of one part of a decided transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// It is committed.
+    Committed,
+    /// It was rolled back, or lost by a failover.
+    Lost,
+    /// Nobody answers: recovery will see.
+    Unknown,
+}
+
+impl Cluster {
+    /// Commits a part of a decided transaction whose own connection could not, or tells what became
+    /// of it.
+    pub async fn finish_part(&self, gid: &str, shard: ShardNumber, decider: ShardNumber) -> Part {
+        let finishing = async {
+            loop {
+                match finish_part(self, gid, shard, decider).await {
+                    Ok(part) => return part,
+                    Err(fault) => tracing::debug!(%shard, gid, error = %fault.message(),
+                        "a decided part is not committed yet"),
+                }
+                tokio::time::sleep(PART_PAUSE).await;
+            }
+        };
+        let finished = tokio::time::timeout(PART_LIMIT, finishing).await;
+        finished.unwrap_or(Part::Unknown)
+    }
+
+    /// Two-phase transactions that were not finished when recovery looked last.
+    pub fn unfinished(&self) -> Arc<Vec<Unfinished>> {
+        self.unfinished.load_full()
+    }
+
+    /// As [`Cluster::unfinished`], as of now.
+    pub async fn look_for_unfinished(&self) -> Vec<Unfinished> {
+        doubt::unfinished(&look(self).await)
+    }
+}
+
+async fn finish_part(
+    cluster: &Cluster,
+    gid: &str,
+    shard: ShardNumber,
+    decider: ShardNumber,
+) -> Result<Part, Fault> {
+    let part = session(cluster, shard).await?;
+    match part.batch(&format!("COMMIT PREPARED '{gid}'")).await {
+        Ok(()) => return Ok(Part::Committed),
+        Err(fault) if fault.sqlstate() == "42704" => {}
+        Err(fault) => return Err(fault),
+    }
+    if !part.query(HAS_ROW, &[&gid]).await?.is_empty() {
+        return Ok(Part::Committed);
+    }
+    // Recovery purges the decider's row first, and only when all is done.
+    let decided = session(cluster, decider)
+        .await?
+        .query(HAS_ROW, &[&gid])
+        .await?;
+    Ok(match decided.is_empty() {
+        true => Part::Committed,
+        false => Part::Lost,
+    })
 }
 
 async fn names(

@@ -18,6 +18,7 @@ use super::forward;
 use super::params::literal;
 use super::party::{Participant, Place};
 use super::tx::{CommitPlan, commit_plan};
+use crate::nodes::Part;
 use crate::observe::Counted;
 use crate::proto::ErrorFields;
 use crate::server::{Ahead, Applied};
@@ -195,7 +196,7 @@ impl Session<'_> {
             .map(|shard| shard.epoch);
         let gid = match self
             .cluster
-            .new_gid(decider, epoch.unwrap_or_default())
+            .new_gid((decider, others), epoch.unwrap_or_default())
             .await
         {
             Ok(gid) => gid,
@@ -219,17 +220,48 @@ impl Session<'_> {
         if let Err(fields) = self.decide_commit(decider, others, gid).await {
             return Ended::Failed(fields);
         }
-        // Decided: whatever happens now, it is committed; recovery finishes what is left.
-        let commit = format!("COMMIT PREPARED {}", literal(gid));
-        for (shard, told) in self.tell(others, &commit).await {
-            if let Err(fields) = told {
-                tracing::warn!(%shard, gid, sqlstate = fields.code, error = fields.message,
-                    "commit of a prepared transaction is left to recovery");
-            }
+        if let Err(fault) = self.commit_others(decider, others, gid).await {
+            return Ended::Failed(ErrorFields::from(&fault));
         }
         commits.extend(self.commits_of(&[decider]));
         commits.extend(self.commits_of(others));
         Ended::Committed { commits }
+    }
+
+    /// It is decided: recovery commits what cannot be committed now. Only what somebody else has
+    /// rolled back, by hand or by a failover, can not.
+    async fn commit_others(
+        &mut self,
+        decider: ShardNumber,
+        others: &[ShardNumber],
+        gid: &str,
+    ) -> Result<(), Fault> {
+        let commit = format!("COMMIT PREPARED {}", literal(gid));
+        let mut missing = Vec::new();
+        for (shard, told) in self.tell(others, &commit).await {
+            let Err(fields) = told else {
+                continue;
+            };
+            tracing::warn!(%shard, gid, sqlstate = fields.code, error = fields.message,
+                "a decided part is not committed by its own connection");
+            match self.cluster.finish_part(gid, shard, decider).await {
+                Part::Committed => {}
+                Part::Unknown => tracing::warn!(%shard, gid, "it is left to recovery"),
+                Part::Lost => missing.push(shard),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        tracing::error!(
+            gid,
+            ?missing,
+            "transaction is committed on some shards only"
+        );
+        Err(Fault::HalfCommitted {
+            gid: gid.to_owned(),
+            missing,
+        })
     }
 
     async fn prepare_decider(
@@ -243,19 +275,7 @@ impl Session<'_> {
                 "the deciding shard is not part of it",
             ));
         };
-        participant.lease.forget_commit_lsn();
-        let mut both = Ahead::new();
-        both.query(format!("SELECT pgdog.two_phase_record({})", literal(gid)));
-        both.query(format!("PREPARE TRANSACTION {}", literal(gid)));
-        let settled = async {
-            participant.lease.send_ahead(&both, &[]).await?;
-            participant.lease.settle_ahead(&both).await
-        };
-        let settled = settled.await.map_err(|fault| ErrorFields::from(&fault))?;
-        if let Some(fields) = settled.error() {
-            return Err(fields.clone());
-        }
-        prepared(settled.answers.last().map(|answer| answer.command.as_str()))
+        record_and_prepare(participant, gid).await
     }
 
     async fn prepare_others(
@@ -263,15 +283,11 @@ impl Session<'_> {
         others: &[ShardNumber],
         gid: &str,
     ) -> Result<(), ErrorFields> {
-        let prepare = format!("PREPARE TRANSACTION {}", literal(gid));
-        let mut first = Ok(());
-        for (_, told) in self.tell(others, &prepare).await {
-            let outcome = told.and_then(|tag| prepared(Some(&tag)));
-            if first.is_ok() {
-                first = outcome;
-            }
-        }
-        first
+        let parts = self.participants.values_mut();
+        let parts = parts.filter(|part| others.contains(&part.shard));
+        let prepared = parts.map(|part| record_and_prepare(part, gid));
+        let prepared = futures_util::future::join_all(prepared).await;
+        prepared.into_iter().collect()
     }
 
     /// COMMIT PREPARED on the decider.
@@ -359,6 +375,23 @@ impl Session<'_> {
         }
         outcomes
     }
+}
+
+/// The row tells who comes later that the part was committed: of the decider it is the decision.
+async fn record_and_prepare(part: &mut Participant, gid: &str) -> Result<(), ErrorFields> {
+    part.lease.forget_commit_lsn();
+    let mut both = Ahead::new();
+    both.query(format!("SELECT pgdog.two_phase_record({})", literal(gid)));
+    both.query(format!("PREPARE TRANSACTION {}", literal(gid)));
+    let settled = async {
+        part.lease.send_ahead(&both, &[]).await?;
+        part.lease.settle_ahead(&both).await
+    };
+    let settled = settled.await.map_err(|fault| ErrorFields::from(&fault))?;
+    if let Some(fields) = settled.error() {
+        return Err(fields.clone());
+    }
+    prepared(settled.answers.last().map(|answer| answer.command.as_str()))
 }
 
 /// Only we commit on the decider. So if the transaction is not there any more, another shim took us

@@ -364,7 +364,7 @@ async fn a_coordinator_shows_that_it_lives() {
     let (zero, one) = two_shards().await;
     let cluster = declared(&zero, &one).await;
     let gid = cluster
-        .new_gid(ONE, Epoch(3))
+        .new_gid((ONE, &[]), Epoch(3))
         .await
         .expect("the lock is free");
     assert!(
@@ -382,7 +382,7 @@ async fn a_coordinator_shows_that_it_lives() {
     })
     .await;
     cluster
-        .new_gid(ZERO, Epoch(3))
+        .new_gid((ZERO, &[ONE]), Epoch(3))
         .await
         .expect("the lock is held again");
     cluster.stop().await;

@@ -224,6 +224,13 @@ pub enum Fault {
         /// What happened.
         why: String,
     },
+    /// XX000: a two-phase commit of which a part was rolled back after it had been decided.
+    HalfCommitted {
+        /// Name of the prepared transaction.
+        gid: String,
+        /// Shards on which it is not, and will not be.
+        missing: Vec<ShardNumber>,
+    },
     /// 25P02: the transaction is aborted already.
     AbortedTransaction,
     /// 25006: a write in a read-only transaction.

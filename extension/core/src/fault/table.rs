@@ -235,6 +235,19 @@ impl Fault {
             )
             .detail(why)
             .hint("It is resolved in the background; read before you write again."),
+            Fault::HalfCommitted { gid, missing } => {
+                let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+                let missing = missing.join(", ");
+                row(
+                    "XX000",
+                    format!("transaction \"{gid}\" is committed on some shards only"),
+                )
+                .detail(format!(
+                    "on shards {missing} it was rolled back after all shards had prepared it, by \
+                     hand or by a failover; on the others it is committed"
+                ))
+                .hint("SHOW TRANSACTIONS on the admin database lists it until it is repaired.")
+            }
             Fault::AbortedTransaction => row(
                 "25P02",
                 "current transaction is aborted, commands ignored until end of transaction block",

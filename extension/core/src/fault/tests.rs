@@ -132,6 +132,10 @@ fn all() -> Vec<Fault> {
             gid: text(),
             why: why(),
         },
+        Fault::HalfCommitted {
+            gid: text(),
+            missing: vec![shard],
+        },
         Fault::AbortedTransaction,
         Fault::ReadOnlyTransaction {
             command: "INSERT".into(),
@@ -226,6 +230,10 @@ fn what_may_have_happened_already_is_never_called_retryable() {
         Fault::OutcomeUnknown {
             gid: text(),
             why: text(),
+        },
+        Fault::HalfCommitted {
+            gid: text(),
+            missing: vec![ShardNumber(1)],
         },
     ];
     assert!(uncertain.iter().all(|fault| !fault.retryable()));
