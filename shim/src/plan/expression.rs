@@ -5,10 +5,11 @@
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
     AConst, ColumnRef, FuncCall, JsonAggConstructor, JsonBehavior, JsonTable, JsonTableColumn,
-    JsonValueExpr, Node, RangeTableFunc, SqlValueFunctionOp, TypeCast, WindowDef, a_const,
+    JsonValueExpr, Node, RangeTableFunc, SqlValueFunctionOp, SubLinkType, TypeCast, WindowDef,
+    a_const,
 };
 
-use super::Called;
+use super::{Called, Place};
 use super::facts::Facts;
 use super::function::{is_system_column, traits};
 use super::value::string;
@@ -55,6 +56,7 @@ impl Facts {
             NodeEnum::SqlvalueFunction(function) => self.value_function(function.op),
             NodeEnum::SubLink(link) => {
                 self.optional(link.testexpr.as_deref());
+                self.levels.expect(sublink_place(link.sub_link_type));
                 self.subquery(link.subselect.as_deref());
             }
             NodeEnum::TypeCast(cast) => self.cast(cast),
@@ -121,6 +123,7 @@ impl Facts {
                 self.json_value(json.value.as_deref());
             }
             NodeEnum::JsonObjectAgg(json) => {
+                self.levels.note_call(None, "json_objectagg", true);
                 if let Some(pair) = &json.arg {
                     self.optional(pair.key.as_deref());
                     self.json_value(pair.value.as_deref());
@@ -128,6 +131,7 @@ impl Facts {
                 self.json_aggregate(json.constructor.as_deref());
             }
             NodeEnum::JsonArrayAgg(json) => {
+                self.levels.note_call(None, "json_arrayagg", true);
                 self.json_value(json.arg.as_deref());
                 self.json_aggregate(json.constructor.as_deref());
             }
@@ -222,6 +226,8 @@ impl Facts {
         };
         let found = traits(path.last().copied(), name);
         self.writes |= found.writes;
+        let own = !self.levels.is_nested() || self.has_own_columns(call);
+        self.levels.note_call(path.last().copied(), name, own);
         let called = Called {
             schema: path.last().map(|schema| (*schema).to_owned()),
             name: (*name).to_owned(),
@@ -247,6 +253,22 @@ impl Facts {
         if locks || advisory {
             self.functions.advisory = Some((*name).to_owned());
         }
+    }
+
+    /// Whether all columns in the arguments of a call are surely of the innermost level.
+    fn has_own_columns(&mut self, call: &FuncCall) -> bool {
+        let names: Vec<String> = self
+            .scopes
+            .top()
+            .items
+            .iter()
+            .map(|item| item.name.clone())
+            .collect();
+        let filter = call.agg_filter.as_deref();
+        call.args
+            .iter()
+            .chain(filter)
+            .all(|argument| are_own(argument, &names))
     }
 
     fn value_function(&mut self, op: i32) {
@@ -314,6 +336,7 @@ impl Facts {
 
     /// Notes the first thing whose value would differ between servers.
     pub(super) fn diverges(&mut self, name: &str) {
+        self.levels.note_divergent(name);
         if self.functions.divergent.is_none() {
             self.functions.divergent = Some(name.to_owned());
         }
@@ -322,5 +345,33 @@ impl Facts {
     /// Notes the first reason why the statement cannot be judged.
     pub(super) fn opaque(&mut self, why: &'static str) {
         self.opaque.get_or_insert(why);
+    }
+}
+
+fn sublink_place(link_type: i32) -> Place {
+    match SubLinkType::try_from(link_type) {
+        Ok(SubLinkType::ExistsSublink) => Place::Exists,
+        Ok(SubLinkType::AnySublink) => Place::In,
+        _ => Place::Value,
+    }
+}
+
+/// Whether an expression is made of constants and of columns of these items alone.
+fn are_own(node: &Node, items: &[String]) -> bool {
+    let all = |nodes: &[Node]| nodes.iter().all(|node| are_own(node, items));
+    let one = |node: &Option<Box<Node>>| node.as_deref().is_none_or(|node| are_own(node, items));
+    match &node.node {
+        None | Some(NodeEnum::AConst(_) | NodeEnum::ParamRef(_)) => true,
+        Some(NodeEnum::ColumnRef(column)) => match column.fields.as_slice() {
+            [table, _] => string(table).is_some_and(|name| items.iter().any(|item| item == name)),
+            _ => false,
+        },
+        Some(NodeEnum::AExpr(expr)) => one(&expr.lexpr) && one(&expr.rexpr),
+        Some(NodeEnum::BoolExpr(expr)) => all(&expr.args),
+        Some(NodeEnum::TypeCast(cast)) => one(&cast.arg),
+        Some(NodeEnum::NullTest(test)) => one(&test.arg),
+        Some(NodeEnum::CoalesceExpr(expr)) => all(&expr.args),
+        Some(NodeEnum::FuncCall(call)) => all(&call.args),
+        Some(_) => false,
     }
 }

@@ -11,7 +11,7 @@ use pg_query::protobuf::{
 
 use super::scope::{Column, Outputs, Scopes};
 use super::value::{members, string, value};
-use super::{Functions, Relation, Value};
+use super::{Functions, Levels, Place, Relation, Value};
 
 /// Everything gathered while one statement is read.
 #[derive(Debug, Default)]
@@ -27,6 +27,7 @@ pub(super) struct Facts {
     /// Highest parameter number.
     pub(super) params: usize,
     pub(super) opaque: Option<&'static str>,
+    pub(super) levels: Levels,
     pub(super) scopes: Scopes,
     /// Names of CTEs in scope, innermost last.
     pub(super) ctes: Vec<(String, Outputs)>,
@@ -66,7 +67,9 @@ impl Facts {
     pub(super) fn filter(&mut self, node: Option<&Node>) {
         if let Some(node) = node {
             let binds = self.tables_of_level();
+            self.levels.enter_condition();
             self.condition(node, &binds);
+            self.levels.leave_condition();
         }
     }
 
@@ -151,6 +154,7 @@ impl Facts {
         let Some(test) = link.testexpr.as_deref() else {
             return;
         };
+        self.levels.expect(Place::In);
         let outputs = self.subquery(link.subselect.as_deref());
         let columns = row(test).unwrap_or(std::slice::from_ref(test));
         for (position, column) in columns.iter().enumerate() {
@@ -170,6 +174,7 @@ impl Facts {
             Some(NodeEnum::SubLink(link))
                 if link.sub_link_type == SubLinkType::ExprSublink as i32 =>
             {
+                self.levels.expect(Place::Value);
                 let outputs = self.subquery(link.subselect.as_deref());
                 Term::Columns(outputs.at(0).to_vec())
             }

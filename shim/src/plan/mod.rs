@@ -11,11 +11,14 @@ mod expression;
 mod facts;
 mod function;
 mod hint;
+mod levels;
 mod naming;
 mod query;
+mod scalar;
 mod scope;
 mod setting;
 mod shape;
+pub mod split;
 mod statement;
 #[cfg(test)]
 mod tests;
@@ -26,9 +29,11 @@ use std::ops::Range;
 
 pub use cache::{PlanCache, Planned};
 pub use copy::{Columns, CopyFormat, CopyIn};
+pub use levels::{Level, Levels, OuterJoin, Place};
 pub use naming::{behind_prepared_name, rename_prepared};
 pub use setting::truth;
 pub use shape::is_of_shape;
+pub use split::{Column as SplitColumn, Split, SplitCache, Unsplit};
 pub use statement::parse;
 
 /// Everything known about one message's SQL text. Empty for an empty query string.
@@ -62,6 +67,8 @@ pub struct Statement {
     pub explained: Option<Box<Statement>>,
     /// The name of the temporary table, view or sequence that it creates.
     pub temporary: Option<String>,
+    /// The query levels in it.
+    pub levels: Levels,
     /// What it does to SQL-level prepared statements.
     pub prepared: Option<Prepared>,
     /// How the rows of a `COPY ... FROM STDIN` are written.

@@ -9,6 +9,7 @@ use pg_query::protobuf::{
 };
 
 use super::facts::Facts;
+use super::levels::{OuterJoin, Place, UNORDERED};
 use super::scope::{Column, Item, Outputs, Scope, Source, natural_name};
 use super::value::{string, value};
 use super::{Relation, Value};
@@ -31,10 +32,13 @@ impl Facts {
 
     /// Reads a SELECT.
     pub(super) fn select(&mut self, select: &SelectStmt) -> Outputs {
+        self.enter_level(select);
         let outer_ctes = self.with(select.with_clause.as_ref());
         let outputs = match (&select.larg, &select.rarg) {
             (Some(left), Some(right)) if select.op != SetOperation::SetopNone as i32 => {
+                self.levels.expect(Place::From);
                 let left = self.select(left);
+                self.levels.expect(Place::From);
                 let right = self.select(right);
                 self.scopes.0.push(Scope::default());
                 self.tail(select);
@@ -51,14 +55,17 @@ impl Facts {
             _ => self.plain_select(select),
         };
         self.ctes.truncate(outer_ctes);
+        self.leave_level();
         outputs
     }
 
     fn plain_select(&mut self, select: &SelectStmt) -> Outputs {
         self.scopes.0.push(Scope::default());
+        let first = self.relations.len();
         for item in &select.from_clause {
             self.read_item(item);
         }
+        self.note_from(first);
         self.filter(select.where_clause.as_deref());
         let outputs = self.targets(&select.target_list);
         self.expressions(&select.distinct_clause);
@@ -81,7 +88,7 @@ impl Facts {
                 .as_ref()
                 .is_some_and(|limit| value(limit) != Value::Null);
         if limited && select.sort_clause.is_empty() {
-            self.diverges("LIMIT without ORDER BY");
+            self.diverges(UNORDERED);
         }
         for clause in &select.locking_clause {
             self.writes = true;
@@ -161,6 +168,7 @@ impl Facts {
             Some(NodeEnum::SubLink(link))
                 if link.sub_link_type == SubLinkType::ExprSublink as i32 =>
             {
+                self.levels.expect(Place::Value);
                 self.subquery(link.subselect.as_deref()).at(0).to_vec()
             }
             _ => {
@@ -231,6 +239,7 @@ impl Facts {
                 Some(NodeEnum::SelectStmt(_))
             );
             self.writes |= !is_select;
+            self.levels.expect(Place::With);
             let mut outputs = self.subquery(cte.ctequery.as_deref());
             outputs.rename(&cte.aliascolnames);
             outputs.open |= cte.search_clause.is_some() || cte.cycle_clause.is_some();
@@ -251,6 +260,7 @@ impl Facts {
             Some(NodeEnum::RangeSubselect(query)) => {
                 let level = self.scopes.0.len().saturating_sub(1);
                 self.scopes.top().hidden = !query.lateral;
+                self.levels.expect(Place::From);
                 let outputs = self.subquery(query.subquery.as_deref());
                 self.scopes.0[level].hidden = false;
                 self.add_query(query.alias.as_ref(), "", outputs);
@@ -358,14 +368,27 @@ impl Facts {
         let (Some(left), Some(right)) = (&join.larg, &join.rarg) else {
             return;
         };
+        let first = self.relations.len();
         let left = self.read_item(left);
+        let middle = self.relations.len();
         let right = self.read_item(right);
+        let sides = (first..middle, middle..self.relations.len());
         let (binds_left, binds_right) = match JoinType::try_from(join.jointype) {
             Ok(JoinType::JoinInner) => (true, true),
             Ok(JoinType::JoinLeft) => (false, true),
             Ok(JoinType::JoinRight) => (true, false),
             _ => (false, false),
         };
+        if !(binds_left && binds_right) {
+            let (kept, filled) = match binds_left {
+                true => (sides.1, sides.0),
+                false => sides,
+            };
+            let full = !(binds_left || binds_right);
+            self.levels
+                .outer_joins
+                .push(OuterJoin { kept, filled, full });
+        }
         let scope = self.scopes.top();
         scope.outer_join |= !(binds_left && binds_right);
         let tables = |range: Range<usize>| scope.items[range].iter().filter_map(Item::table);
@@ -391,7 +414,9 @@ impl Facts {
         }
         self.merge_columns(join, &nullable);
         if let Some(condition) = &join.quals {
+            self.levels.enter_condition();
             self.condition(condition, &binds);
+            self.levels.leave_condition();
         }
         self.alias_join(join, left.start);
     }

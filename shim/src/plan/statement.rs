@@ -120,6 +120,7 @@ fn statement(node: &NodeEnum) -> Statement {
         role: None,
         params: facts.params,
         functions: facts.functions,
+        levels: facts.levels,
         opaque: facts.opaque,
         explained: extra.explained,
         temporary: extra.temporary,

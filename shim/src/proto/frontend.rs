@@ -143,6 +143,15 @@ impl<'a> Bind<'a> {
         })
     }
 
+    /// The formats asked for results as they were given: none, one for all, or one for each.
+    pub fn result_formats(&self) -> impl Iterator<Item = Format> + use<'a> {
+        let (codes, _) = self.result_formats.as_chunks::<2>();
+        codes.iter().map(|code| match code {
+            [0, 1] => Format::Binary,
+            _ => Format::Text,
+        })
+    }
+
     /// The format asked for a result column.
     pub fn result_format(&self, column: usize) -> Format {
         format_at(self.result_formats, column)

@@ -15,6 +15,9 @@ use super::{Access, AllReason, Outcome, Params, Route, SessionView, Target, refu
 
 const FIRST: ShardNumber = ShardNumber(0);
 
+/// The reason when rows may be on all shards.
+const EVERY_SHARD: &str = "rows on every shard";
+
 /// The reason when there is no choice.
 pub const SINGLE_SHARD: &str = "single shard";
 
@@ -295,7 +298,10 @@ impl Decision<'_> {
         }
         match (refused, named, chosen) {
             (_, Some((shard, reason)), _) => ready(Target::Shard(shard), self.access, reason),
-            (Some(outcome), None, _) => outcome,
+            (Some(outcome), None, _) => match self.scattered() {
+                Ok(()) => self.all(AllReason::Read, EVERY_SHARD),
+                Err(why) => why.unwrap_or(outcome),
+            },
             (None, None, Some((shard, reason, _))) => {
                 ready(Target::Shard(shard), self.access, reason)
             }
@@ -450,7 +456,7 @@ impl Decision<'_> {
     }
 
     /// The first relation of which this holds, given its class and whether it is written.
-    fn first(&self, holds: impl Fn(Class, bool) -> bool) -> Option<usize> {
+    pub(super) fn first(&self, holds: impl Fn(Class, bool) -> bool) -> Option<usize> {
         let relations = self.statement.relations.iter().zip(self.classes);
         relations
             .enumerate()

@@ -9,6 +9,7 @@ mod key;
 mod named;
 mod refuse;
 pub mod rows;
+mod scattered;
 mod several;
 #[cfg(test)]
 mod tests;
@@ -110,6 +111,8 @@ pub enum AllReason {
     Ddl,
     /// A change of placement.
     Placement,
+    /// A read whose answer is made of the answers of all shards.
+    Read,
     /// Rows that are copied into a sharded table, each to its own shard.
     Rows(Rows),
 }

@@ -220,3 +220,11 @@ pub(super) fn ambiguous_key() -> Outcome {
         NAME_SHARD,
     )
 }
+
+/// A read whose parts are not the whole.
+pub(super) fn unmerged(why: impl Into<String>) -> Outcome {
+    refused("this read of rows on several shards", why, ONE_SHARD)
+}
+
+const ONE_SHARD: &str =
+    "Bind the sharding key of each table to a value, or join the tables on their keys.";

@@ -61,7 +61,9 @@ fn merge(before: Route, next: Route) -> Option<Route> {
             Target::Shard(shard)
         }
         (one, other) if one == other => one,
-        (Target::All(AllReason::Rows(_)), _) | (_, Target::All(AllReason::Rows(_))) => return None,
+        // Each is merged by itself.
+        (Target::All(AllReason::Rows(_) | AllReason::Read), _)
+        | (_, Target::All(AllReason::Rows(_) | AllReason::Read)) => return None,
         (Target::All(one), Target::All(other)) => Target::All(stronger(one, other)),
         _ => return None,
     };
@@ -88,7 +90,9 @@ fn stronger(one: AllReason, other: AllReason) -> AllReason {
         (AllReason::OmniWrite, _) | (_, AllReason::OmniWrite) => AllReason::OmniWrite,
         (AllReason::Ddl, _) | (_, AllReason::Ddl) => AllReason::Ddl,
         // Never merged.
-        (AllReason::Rows(rows), AllReason::Rows(_)) => AllReason::Rows(rows),
+        (AllReason::Rows(rows), AllReason::Rows(_) | AllReason::Read)
+        | (AllReason::Read, AllReason::Rows(rows)) => AllReason::Rows(rows),
+        (AllReason::Read, AllReason::Read) => AllReason::Read,
     }
 }
 

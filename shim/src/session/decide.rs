@@ -62,7 +62,7 @@ impl Session<'_> {
         asked: &Asked<'_>,
         topology: &Arc<Topology>,
     ) -> Result<Route, Fault> {
-        let Some(statement) = asked.statement().filter(|_| asked.executes()) else {
+        let Some(statement) = asked.statement().filter(|_| asked.leads()) else {
             return Ok(Route {
                 target: Target::Any,
                 access: Access::Write,

@@ -167,6 +167,17 @@ impl Session<'_> {
             self.begin_implicit();
         }
         self.needed = self.needed_by_all(input, at..next);
+        let several = topology.shards.len() > 1;
+        if matches!(route.target, Target::All(_)) && several && !asked.executes() {
+            return Ok(self.fault(&bound_only()).await);
+        }
+        if route.target == Target::All(AllReason::Read) {
+            let rest = (at + 1..input.len()).any(|index| self.needs_server(input, index));
+            if self.tx.block() == Block::Idle && (rest || input.is_open_ended()) {
+                self.begin_implicit();
+            }
+            return self.gather(input, at, (&route, &topology)).await;
+        }
         if let Target::All(reason) = route.target {
             let alone = topology.shards.len() == 1 && reason != AllReason::OmniWrite;
             if !alone {
@@ -204,7 +215,7 @@ impl Session<'_> {
             if bytes > RUN_BYTES {
                 break;
             }
-            if !input.at(next).executes() {
+            if !input.at(next).leads() {
                 next += 1;
                 continue;
             }
@@ -248,7 +259,7 @@ impl Session<'_> {
     fn is_silent(&self, input: &Input<'_>, index: usize) -> bool {
         let asked = input.at(index);
         let kind = asked.statement().map(|statement| &statement.kind);
-        !asked.executes() && !kind.is_some_and(|kind| is_control(kind) || self.is_own(kind, &asked))
+        !asked.leads() && !kind.is_some_and(|kind| is_control(kind) || self.is_own(kind, &asked))
     }
 
     fn needs_server(&self, input: &Input<'_>, index: usize) -> bool {
@@ -325,6 +336,15 @@ impl Session<'_> {
         for name in parses.skip(parsed) {
             self.names.statements.remove(name);
         }
+    }
+}
+
+/// A portal is on one server.
+fn bound_only() -> Fault {
+    Fault::Refused {
+        what: "a portal on several shards".to_owned(),
+        why: "it is bound and executed in different batches".to_owned(),
+        hint: Some("Send Bind and Execute before the same Sync or Flush.".to_owned()),
     }
 }
 

@@ -60,7 +60,7 @@ impl Session<'_> {
         let extended = matches!(asked, Asked::Extended(_));
         let spread = match reason {
             AllReason::Rows(rows) => self.placing(asked, (rows, topology), parts, held),
-            AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement => {
+            AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement | AllReason::Read => {
                 Ok(Spread::Everywhere(BytesMut::new()))
             }
         };
@@ -109,7 +109,9 @@ impl Session<'_> {
                 count_together(parts, held);
                 Ok(())
             }
-            AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement => agree(parts),
+            AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement | AllReason::Read => {
+                agree(parts)
+            }
         }
     }
 

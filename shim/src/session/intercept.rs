@@ -5,13 +5,14 @@ use pgdog_core::fault::Fault;
 
 use super::client::Gone;
 use super::dispatch::Flow;
+use super::gather::unsplit;
 use super::local::Local;
 use super::param_values::{Class, Name, classify};
 use super::params::{Scope, reserved};
 use super::steps::Asked;
 use super::{Session, forward};
 use crate::plan::{self, Kind};
-use crate::route::{Access, Target};
+use crate::route::{Access, AllReason, Target};
 
 impl Session<'_> {
     /// Whether the shim answers this itself.
@@ -129,6 +130,12 @@ impl Session<'_> {
         let target = match route.target {
             Target::Shard(shard) => format!("shard {shard}"),
             Target::Any => format!("any shard (home: {})", self.home(&topology)?),
+            Target::All(AllReason::Read) => {
+                let splits = &self.services.splits;
+                let split = splits.get_or_split(asked.sql(), inner.params);
+                let how = split.map_err(|why| unsplit(&why))?.how();
+                format!("all {} shards, rows {how}", topology.shards.len())
+            }
             Target::All(_) => format!("all {} shards, shard 0 first", topology.shards.len()),
         };
         let role = match (route.access, self.wants_replica(Some(inner), &route)) {

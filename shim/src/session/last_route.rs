@@ -28,6 +28,17 @@ pub enum LastRoute {
         /// How long the floor was waited for, in ms.
         waited_ms: u64,
     },
+    /// To every shard, for rows that were merged.
+    Merged {
+        /// How many shards.
+        shards: usize,
+        /// What their nodes are: `primary`, `replica` or `mixed`.
+        role: &'static str,
+        /// How the rows were merged.
+        how: &'static str,
+        /// How long the floors were waited for, in ms.
+        waited_ms: u64,
+    },
     /// To every shard's primary.
     All {
         /// How many shards.
@@ -54,6 +65,17 @@ impl fmt::Display for LastRoute {
                 address.port,
                 place.as_str(),
             ),
+            Self::Merged {
+                shards,
+                role,
+                how,
+                waited_ms,
+            } => write!(
+                f,
+                "node=all role={role} shard=0..{} reason=rows on every shard, {how} \
+                 waited_ms={waited_ms}",
+                shards.saturating_sub(1),
+            ),
             Self::All { shards, reason } => write!(
                 f,
                 "node=all role=primary shard=0..{} reason={} waited_ms=0",
@@ -62,6 +84,7 @@ impl fmt::Display for LastRoute {
                     AllReason::OmniWrite => "OmniWrite",
                     AllReason::Ddl => "Ddl",
                     AllReason::Placement => "Placement",
+                    AllReason::Read => "Read",
                     AllReason::Rows(_) => "Rows",
                 },
             ),
@@ -89,6 +112,15 @@ mod tests {
         };
         let text = "node=h:5 role=replica shard=1 reason=key id=7 waited_ms=3";
         assert_eq!(one.to_string(), text);
+        let merged = LastRoute::Merged {
+            shards: 3,
+            role: "replica",
+            how: "merged in their order",
+            waited_ms: 5,
+        };
+        let text = "node=all role=replica shard=0..2 reason=rows on every shard, merged in their \
+                    order waited_ms=5";
+        assert_eq!(merged.to_string(), text);
         let all = LastRoute::All {
             shards: 2,
             reason: AllReason::Ddl,

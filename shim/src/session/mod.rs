@@ -54,6 +54,7 @@ mod feed;
 mod finish;
 mod floors;
 mod forward;
+mod gather;
 mod greet;
 mod idle;
 mod inbox;

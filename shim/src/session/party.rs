@@ -161,7 +161,7 @@ impl Session<'_> {
     /// Whether another connection may be wanted before the next one is given back.
     fn may_need_more(&self) -> bool {
         let several = self.cluster.topology().shards.len() > 1;
-        let keeps = self.tx.is_open() || self.keep == Keep::Session;
+        let keeps = self.tx.is_open() || self.tx.gathers || self.keep == Keep::Session;
         self.running.is_any() || (several && keeps)
     }
 

@@ -24,7 +24,7 @@ use super::settings::Settings;
 use crate::net::Inbound;
 use crate::nodes::Cluster;
 use crate::observe::{Clients, Logins};
-use crate::plan::PlanCache;
+use crate::plan::{PlanCache, SplitCache};
 use crate::proto::CancelKey;
 use crate::proto::scram::Verifier;
 use crate::server::Pools;
@@ -66,6 +66,8 @@ pub struct Services {
     pub absent: ArcSwap<HashMap<String, Fault>>,
     /// Plans by text.
     pub plans: PlanCache,
+    /// Reads over several shards by text.
+    pub splits: SplitCache,
     /// How clients are served behind TLS; none are when empty.
     pub tls: ArcSwapOption<Inbound>,
     /// Prepared statements of all clients.
@@ -106,6 +108,7 @@ impl Services {
             clusters: ArcSwap::default(),
             absent: ArcSwap::default(),
             plans: PlanCache::new(PLAN_CACHE_BYTES),
+            splits: SplitCache::default(),
             tls: ArcSwapOption::empty(),
             prepared: Registry::default(),
             accepted: Accepted::default(),

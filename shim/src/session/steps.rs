@@ -150,6 +150,15 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// Whether its parameters are there, so that it goes where they lead: it is run now, or its
+    /// portal is.
+    pub fn leads(&self) -> bool {
+        match self {
+            Asked::Simple { .. } => true,
+            Asked::Extended(step) => step.executes || step.bind.is_some(),
+        }
+    }
+
     /// Whether it is run, not only parsed or described.
     pub fn executes(&self) -> bool {
         match self {

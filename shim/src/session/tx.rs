@@ -48,6 +48,8 @@ pub struct Tx {
     to_write: bool,
     statements: u64,
     replay: Vec<Replay>,
+    /// A read is gathering rows of several shards: it needs a connection to each.
+    pub gathers: bool,
 }
 
 impl Default for Tx {
@@ -62,6 +64,7 @@ impl Default for Tx {
             to_write: false,
             statements: 0,
             replay: Vec::new(),
+            gathers: false,
         }
     }
 }

@@ -5,6 +5,7 @@ mod changes;
 mod defaults;
 mod model;
 mod reads;
+mod scattered;
 
 use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 use pgdog_core::placement::{

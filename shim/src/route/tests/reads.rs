@@ -45,27 +45,14 @@ fn a_bound_key_goes_to_its_shard() {
 #[test]
 fn what_does_not_narrow_is_refused() {
     for sql in [
-        "SELECT * FROM orders",
-        "SELECT count(*) FROM orders WHERE tenant_id > 11",
-        "SELECT * FROM orders WHERE tenant_id = 11 OR id = 1",
-        "SELECT * FROM orders WHERE NOT tenant_id = 11",
-        "SELECT * FROM orders WHERE tenant_id = 5 + 6",
-        "SELECT tenant_id, count(*) FROM orders WHERE tenant_id IN (11, 12) GROUP BY 1",
-        "SELECT * FROM orders WHERE tenant_id = $1",
-        "SELECT * FROM orders WHERE tenant_id = 11::float8",
         "SELECT * FROM orders o, lines l WHERE o.tenant_id = 11",
-        "SELECT * FROM orders o JOIN lines l USING (tenant_id)",
         "SELECT * FROM orders WHERE tenant_id = 11 UNION ALL \
          SELECT * FROM orders WHERE tenant_id = 12",
         "SELECT * FROM rates r LEFT JOIN orders o ON true",
-        "SELECT * FROM orders o LEFT JOIN rates r ON r.code = o.memo",
-        "SELECT * FROM orders o LEFT JOIN lines l \
-         ON o.tenant_id = l.tenant_id AND o.tenant_id = 11",
         "SELECT * FROM orders o FULL JOIN lines l \
          ON o.tenant_id = l.tenant_id AND o.tenant_id = 11",
         "SELECT (SELECT count(*) FROM lines) FROM orders WHERE tenant_id = 11",
         "SELECT * FROM orders WHERE tenant_id = 11 AND id IN (SELECT id FROM lines)",
-        "SELECT * FROM orders AS o(a, tenant_id) WHERE tenant_id = 11",
         "SELECT * FROM (SELECT * FROM orders OFFSET 1) o WHERE tenant_id = 11",
         "WITH c AS (SELECT * FROM orders) SELECT * FROM c WHERE tenant_id = 11",
         "SELECT * FROM notes WHERE tenant_id = 11",
@@ -77,7 +64,7 @@ fn what_does_not_narrow_is_refused() {
     ] {
         unsupported(sql);
     }
-    let hint = refused("SELECT * FROM orders").hint().unwrap();
+    let hint = refused("UPDATE orders SET id = 1").hint().unwrap();
     assert!(hint.contains("tenant_id"), "{hint}");
 }
 
@@ -268,7 +255,8 @@ fn parameters_are_keys_in_both_formats() {
         1
     );
     let float = with_params(sql, Given(vec![(Some(b"12".to_vec()), false, 701)]));
-    assert!(matches!(float, Outcome::Refused(_)));
+    let everywhere = Target::All(AllReason::Read);
+    assert!(matches!(float, Outcome::Ready(route) if route.target == everywhere));
     let wrong = with_params(sql, Given(vec![(Some(b"abc".to_vec()), false, 0)]));
     assert!(matches!(wrong, Outcome::Refused(fault) if fault.sqlstate() == "22P02"));
 }
