@@ -5,11 +5,13 @@
 
 mod generated;
 mod large;
+mod meaning;
 
 use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use large::{a_cancelled_read_ends_on_every_shard, a_large_result_passes_through_in_order};
+use meaning::*;
 use pgdog_integration::client::{Client, Login};
 use pgdog_integration::wire::{Batch, Wire, rows, shape};
 use pgdog_integration::{Cluster, Shape, claims, fixture, suite};
@@ -30,6 +32,11 @@ fn main() -> ExitCode {
             an_error_on_one_shard_ends_the_read_and_the_transaction,
             a_transaction_reads_what_it_wrote_on_all_shards,
             a_portal_runs_where_its_parameters_lead,
+            a_name_in_group_by_means_what_postgresql_takes_it_for,
+            a_statement_outlives_a_read_that_fails_behind_its_parse,
+            an_executed_portal_does_not_give_its_rows_again,
+            texts_in_another_encoding_are_ordered_by_the_database,
+            a_floor_of_a_shard_that_is_not_there_is_refused,
             a_large_result_passes_through_in_order,
             a_cancelled_read_ends_on_every_shard,
         ],

@@ -71,6 +71,8 @@ pub struct Levels {
     next: Option<Place>,
     /// How many conditions are being read.
     conditions: usize,
+    /// What the statement itself shows is being read.
+    shown: bool,
 }
 
 impl Levels {
@@ -93,7 +95,9 @@ impl Levels {
     pub(super) fn note_divergent(&mut self, name: &str) {
         let is_filter = self.conditions > 0 && is_clock(name);
         let is_order = name == UNORDERED;
-        if !is_filter && !is_order && !is_drawn(name) && self.unsteady.is_none() {
+        // Elsewhere one value may be for all rows.
+        let is_of_row = self.shown && !self.is_nested() && is_drawn(name);
+        if !is_filter && !is_order && !is_of_row && self.unsteady.is_none() {
             self.unsteady = Some(name.to_owned());
         }
     }
@@ -115,6 +119,16 @@ impl Levels {
         if let Some(level) = self.innermost() {
             level.plain = false;
         }
+    }
+
+    /// Begins the reading of what the innermost level shows.
+    pub(super) fn enter_targets(&mut self) {
+        self.shown |= !self.is_nested();
+    }
+
+    /// See [`Levels::enter_targets`].
+    pub(super) fn leave_targets(&mut self) {
+        self.shown &= self.is_nested();
     }
 
     /// Begins and ends the reading of a condition.

@@ -67,7 +67,9 @@ impl Facts {
         }
         self.note_from(first);
         self.filter(select.where_clause.as_deref());
+        self.levels.enter_targets();
         let outputs = self.targets(&select.target_list);
+        self.levels.leave_targets();
         self.expressions(&select.distinct_clause);
         self.expressions(&select.group_clause);
         self.optional(select.having_clause.as_deref());

@@ -21,6 +21,7 @@ pub(super) fn is_clock(name: &str) -> bool {
     matches!(
         name,
         "now"
+            | "clock_timestamp"
             | "transaction_timestamp"
             | "statement_timestamp"
             | "CURRENT_DATE"

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use pgdog_core::ids::ShardNumber;
 
 use super::faults;
@@ -89,6 +89,8 @@ pub struct Step<'a> {
     pub bind: Option<Bind<'a>>,
     /// Whether something is executed.
     pub executes: bool,
+    /// The batch has executed the portal before.
+    pub again: bool,
     /// The portal was bound in an earlier batch, and lives on this shard.
     pub resumes: Option<ShardNumber>,
     /// Only ASCII can be read of the parameters.
@@ -240,6 +242,7 @@ pub fn split<'a>(
         batch: Batch::default(),
         step: None,
         bound: HashMap::default(),
+        executed: HashSet::default(),
     };
     for frame in frames {
         if let Err(error) = splitter.take(frame, Frontend::parse(frame)?) {
@@ -263,6 +266,8 @@ struct Splitter<'a, 'n> {
     step: Option<Step<'a>>,
     /// Portals that this batch has bound.
     bound: HashMap<&'a str, Bind<'a>>,
+    /// Those of them that it has executed.
+    executed: HashSet<&'a str>,
 }
 
 impl<'a> Splitter<'a, '_> {
@@ -289,6 +294,7 @@ impl<'a> Splitter<'a, '_> {
                 };
                 self.names.portals.insert(bind.portal.to_owned(), portal);
                 self.bound.insert(bind.portal, bind);
+                self.executed.remove(bind.portal);
                 self.subject(&prepared.prepared);
                 self.step().bind = Some(bind);
                 self.push(Message::Bind { prepared, frame });
@@ -304,7 +310,10 @@ impl<'a> Splitter<'a, '_> {
             }
             Frontend::Execute { portal, .. } => {
                 self.open_portal(portal);
-                self.step().executes = true;
+                let again = !self.executed.insert(portal);
+                let step = self.step();
+                step.again = again;
+                step.executes = true;
                 self.push(Message::Execute { frame });
                 let step = self.step.take().unwrap_or_default();
                 self.note_setting(&step);

@@ -101,6 +101,25 @@ fn a_portal_that_goes_on_in_its_batch_keeps_its_parameters() {
 }
 
 #[test]
+fn a_portal_that_is_executed_again_is_told_from_one_that_is_bound_again() {
+    let frames = frames(|out| {
+        frontend::parse("s", "SELECT 1", &[], out);
+        for portal in ["p", "q"] {
+            frontend::bind(portal, "s", &[], out);
+        }
+        for portal in ["p", "q", "p"] {
+            frontend::execute(portal, 0, out);
+        }
+        frontend::bind("p", "s", &[], out);
+        frontend::execute("p", 0, out);
+    });
+    let mut names = Names::default();
+    let batch = cut(&frames, &mut names);
+    let again: Vec<_> = batch.steps.iter().map(|step| step.again).collect();
+    assert_eq!(again, [false, false, true, false]);
+}
+
+#[test]
 fn a_portal_of_an_earlier_batch_is_resumed_where_it_lives() {
     let mut names = Names::default();
     let first = frames(|out| {

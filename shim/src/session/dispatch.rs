@@ -159,6 +159,9 @@ impl Session<'_> {
         if self.answer_when_busy(&asked, &topology) {
             return Ok(Flow::Next(at + 1));
         }
+        if let Some(flow) = self.check_floors(&route, &topology).await {
+            return Ok(flow);
+        }
         if let Err(fault) = self.check_state(&asked, &route, topology.shards.len()) {
             return Ok(self.fault(&fault).await);
         }

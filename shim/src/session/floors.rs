@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pgdog_core::fault::{Fault, NodeError};
 use pgdog_core::floor::{self, Ask, Decision, Fallback, Lineage};
 use pgdog_core::ids::ShardNumber;
-use pgdog_core::lsn::{Lsn, Position};
+use pgdog_core::lsn::{Lsn, Position, Token};
 use pgdog_core::moment::Moment;
 
 use super::Session;
@@ -17,7 +17,7 @@ use super::read::{Picked, Search, candidate, how, nodes_of};
 use crate::nodes::{Address, Outcome, Role, ShardNodes, Topology};
 use crate::plan::{Kind, Statement};
 use crate::proto::ErrorFields;
-use crate::route::{Access, Route, Target};
+use crate::route::{Access, AllReason, Route, Target};
 use crate::server::Lease;
 
 /// How long a guard may wait on a primary, in ms: what is written is there at once.
@@ -253,6 +253,44 @@ impl Session<'_> {
         Ok(Wanted::Floor { position, fallback })
     }
 
+    /// A floor may name a shard that this shim does not know yet: then what is read is not all that
+    /// the client has seen before. Tells what becomes of such a read; none: it may run.
+    pub(super) async fn check_floors(
+        &mut self,
+        route: &Route,
+        topology: &Topology,
+    ) -> Option<Flow> {
+        let whole = route.target == Target::All(AllReason::Read);
+        if !whole && topology.shards.len() > 1 {
+            return None;
+        }
+        let own = self.params.own();
+        let named = beyond(&own.min_lsn, topology);
+        let raised = match own.read_your_writes {
+            true => beyond(&self.own_floor, topology),
+            false => None,
+        };
+        let fault = self.unknown_shard(named.or(raised)?, topology);
+        match self.cluster.refresh().await {
+            Ok(newer) if newer.shards.len() > topology.shards.len() => {
+                Some(Flow::Again(ErrorFields::from(&fault)))
+            }
+            // What this client has written itself on a shard was moved when the shard was dropped.
+            Ok(_) if named.is_none() || !whole => None,
+            Ok(_) | Err(_) => Some(self.fault(&fault).await),
+        }
+    }
+
+    fn unknown_shard(&self, shard: ShardNumber, topology: &Topology) -> Fault {
+        Fault::Node(Box::new(NodeError {
+            code: "22023".to_owned(),
+            message: format!("a floor of this session is about shard {shard}, which is not known"),
+            detail: Some(format!("there are {} shards", topology.shards.len())),
+            hint: Some("Take pgdog.min_lsn from a commit in this cluster.".to_owned()),
+            ..NodeError::default()
+        }))
+    }
+
     /// The position that covers the commits up to a moment, asked for once; None if the primary
     /// cannot tell.
     async fn stamped(
@@ -322,6 +360,12 @@ impl Session<'_> {
         let timeline = self.timelines.get(&shard).map(|(_, timeline)| *timeline);
         (end, timeline)
     }
+}
+
+/// A shard that a token names, and of which a topology does not know.
+fn beyond(token: &Token, topology: &Topology) -> Option<ShardNumber> {
+    let mut shards = token.parts.keys().copied();
+    shards.find(|shard| usize::from(shard.0) >= topology.shards.len())
 }
 
 /// What is about the session itself is the same everywhere.

@@ -11,6 +11,7 @@ use pg_query::protobuf::{LimitOption, Node, SelectStmt};
 
 use super::column::Column;
 use super::rewrite::{self, parse};
+use super::shape::shape;
 use super::{SortKey, Unsplit, grouped};
 
 /// How to finish.
@@ -159,9 +160,9 @@ impl Finish {
 /// which rows are ordered come first.
 pub(super) fn on_columns(expressions: &[Node], ordered: &[Node]) -> Vec<usize> {
     let mut next = ordered.len();
-    let shapes: Vec<String> = ordered.iter().map(rewrite::shape).collect();
+    let shapes: Vec<String> = ordered.iter().map(shape).collect();
     let place = |expression: &Node| {
-        let shape = rewrite::shape(expression);
+        let shape = shape(expression);
         let known = shapes.iter().position(|other| *other == shape);
         known.unwrap_or_else(|| {
             next += 1;

@@ -15,8 +15,9 @@ use super::super::scalar::is_mergeable;
 use super::super::value::string;
 use super::column::{Column, FLOAT4, FLOAT8, INT8, INTERVAL, MONEY, NUMERIC};
 use super::finish::{ALL_ROWS, Finish, column_name};
-use super::rewrite::{self, Seen, parse, shape, walk};
-use super::{Bounds, Split, Unsplit, named, named_target, target};
+use super::rewrite::{self, Seen, parse, walk};
+use super::shape::{is_shaped, shape};
+use super::{Alias, Bounds, Split, Unsplit, named, named_target, target};
 
 /// Names of types that are not known before the shards have answered: that of a column's sums, that
 /// by which its sums are divided, and that of the sum of all.
@@ -25,13 +26,16 @@ const DIVISOR_OF: &str = "pgdog_divisor_of";
 const ZERO_OF: &str = "pgdog_zero_of";
 
 /// Whether a query has groups.
-pub(super) fn is_grouped(select: &SelectStmt) -> bool {
-    let calls_aggregate =
-        |node: &Node| rewrite::any_certain(node, &|node| aggregate(node).is_some());
-    !select.group_clause.is_empty()
-        || select.having_clause.is_some()
-        || select.target_list.iter().any(calls_aggregate)
-        || select.sort_clause.iter().any(calls_aggregate)
+///
+/// # Errors
+/// It cannot be told whether it calls aggregates.
+pub(super) fn is_grouped(select: &SelectStmt) -> Result<bool, Unsplit> {
+    let calls = calls_aggregate(rewrite::results(select))?;
+    Ok(calls || !select.group_clause.is_empty() || select.having_clause.is_some())
+}
+
+fn calls_aggregate<'n>(nodes: impl IntoIterator<Item = &'n Node>) -> Result<bool, Unsplit> {
+    rewrite::any_of(nodes, &|node| aggregate(node).is_some())
 }
 
 /// The aggregate that is called here.
@@ -54,6 +58,8 @@ struct Parts {
     groups: Vec<String>,
     /// Shapes of aggregates that have columns already, with the first of them.
     known: Vec<(String, usize)>,
+    /// Names that are taken for columns of the result.
+    aliases: Vec<Alias>,
 }
 
 /// Splits a query with groups.
@@ -72,10 +78,11 @@ pub(super) fn split(select: SelectStmt, params: usize) -> Result<Split, Unsplit>
         columns: Vec::new(),
         groups: Vec::new(),
         known: Vec::new(),
+        aliases: Vec::new(),
     };
     asked.group_clause.clear();
     for item in &select.group_clause {
-        let (column, group) = parts.group(item, &select.target_list)?;
+        let (column, group) = parts.group(item, &select)?;
         parts.columns.push(column);
         asked.group_clause.push(group);
     }
@@ -115,6 +122,8 @@ pub(super) fn split(select: SelectStmt, params: usize) -> Result<Split, Unsplit>
         sql: rewrite::text(&asked)?,
         counted: false,
         params,
+        counts: Vec::new(),
+        aliases: parts.aliases,
         bounds: Bounds::default(),
         keys: Vec::new(),
         finish,
@@ -124,13 +133,13 @@ pub(super) fn split(select: SelectStmt, params: usize) -> Result<Split, Unsplit>
 
 impl Parts {
     /// The column of a group, and what each shard groups by.
-    fn group(&mut self, item: &Node, targets: &[Node]) -> Result<(Node, Node), Unsplit> {
+    fn group(&mut self, item: &Node, select: &SelectStmt) -> Result<(Node, Node), Unsplit> {
         if let Some(NodeEnum::GroupingSet(_)) = &item.node {
             return Err(Unsplit::new(
                 "GROUPING SETS, ROLLUP and CUBE are not merged",
             ));
         }
-        let found = named_target(item, targets)?;
+        let found = named_target(item, &select.target_list)?;
         let expression = found.unwrap_or(item);
         self.groups.push(shape(expression));
         let place = i32::try_from(self.columns.len() + 1).unwrap_or(i32::MAX);
@@ -143,15 +152,19 @@ impl Parts {
         if shape(item) == shape(expression) {
             return Ok((target(expression.clone()), by_place));
         }
-        // A column of a table goes before an output column of the same name: each server decides.
-        // With a column of a table it fails there, as other columns are not grouped then.
+        // A column of a table goes before an output column of the same name.
         let reads_name = rewrite::any(expression, |node| column_named(node, &name));
         match reads_name {
             true => Err(Unsplit::with(
                 format!("GROUP BY {name} may mean a column of a table or of the result"),
                 "Group by the expression, or by its position.",
             )),
-            false => Ok((named(expression.clone(), name), item.clone())),
+            false => {
+                let probe = probe(item, &name, select)?;
+                let name = name.clone();
+                self.aliases.push(Alias { name, probe });
+                Ok((target(expression.clone()), by_place))
+            }
         }
     }
 
@@ -159,7 +172,8 @@ impl Parts {
     fn merged(&mut self, expression: &Node) -> Result<Node, Unsplit> {
         let mut merged = expression.clone();
         walk(&mut merged, &mut |node| {
-            if let Some(place) = self.groups.iter().position(|group| *group == shape(node)) {
+            let known = self.groups.iter().position(|group| is_shaped(node, group));
+            if let Some(place) = known {
                 *node = column_ref(place);
                 return Ok(Seen::Done);
             }
@@ -201,7 +215,7 @@ impl Parts {
         if call.agg_distinct && keeps_all {
             return refuse(&format!("{name}(DISTINCT ...)"));
         }
-        if call.func_variadic || rewrite_has_aggregate(call) {
+        if call.func_variadic || has_aggregate_inside(call)? {
             return Err(Unsplit::new("an aggregate of an unknown kind"));
         }
         let first = match name {
@@ -293,9 +307,30 @@ impl Parts {
 }
 
 /// Whether an aggregate's own arguments have aggregates.
-fn rewrite_has_aggregate(call: &FuncCall) -> bool {
-    let mut inner = call.args.iter().chain(call.agg_filter.as_deref());
-    inner.any(|argument| rewrite::any_certain(argument, &|node| aggregate(node).is_some()))
+fn has_aggregate_inside(call: &FuncCall) -> Result<bool, Unsplit> {
+    calls_aggregate(call.args.iter().chain(call.agg_filter.as_deref()))
+}
+
+/// A query that tells by the types of its columns whether the tables of a query have a column of
+/// this name: otherwise the name means what stands around them, of another type each time.
+fn probe(item: &Node, name: &str, select: &SelectStmt) -> Result<String, Unsplit> {
+    let unwritten = || Unsplit::new("its groups cannot be looked up");
+    let inner = SelectStmt {
+        target_list: vec![target(item.clone())],
+        from_clause: select.from_clause.clone(),
+        with_clause: select.with_clause.clone(),
+        ..parse("SELECT 1 LIMIT 0").ok_or_else(unwritten)?
+    };
+    let inner = rewrite::text(&inner)?;
+    let name = name.replace('"', "\"\"");
+    let of_type = |type_name: &str| {
+        format!("(SELECT ({inner}) FROM (SELECT NULL::{type_name}) AS pgdog_probe (\"{name}\"))")
+    };
+    Ok(format!(
+        "SELECT {}, {}",
+        of_type("boolean"),
+        of_type("bigint")
+    ))
 }
 
 fn bare_name(node: &Node) -> Option<String> {

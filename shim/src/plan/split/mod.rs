@@ -15,6 +15,7 @@ mod column;
 mod finish;
 mod grouped;
 mod rewrite;
+mod shape;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,10 @@ pub struct Split {
     pub counted: bool,
     /// Highest parameter number of the client's.
     pub params: usize,
+    /// Parameters of which nothing but LIMIT and OFFSET speaks: they are numbers.
+    pub counts: Vec<usize>,
+    /// Names that stand for columns of the result unless a table has such a column.
+    pub aliases: Vec<Alias>,
     /// LIMIT and OFFSET, where the shim applies them.
     pub bounds: Bounds,
     /// The columns behind the client's own, by which rows are merged.
@@ -110,15 +115,16 @@ impl Split {
             (false, false) => "merged in their order",
         }
     }
+}
 
-    /// Parameters of which nothing but LIMIT and OFFSET speaks: they are numbers.
-    pub fn counts(&self) -> impl Iterator<Item = usize> {
-        let bounds = [&self.bounds.limit, &self.bounds.offset];
-        bounds.into_iter().filter_map(|bound| match bound {
-            Some(Value::Param(number) | Value::TypedParam(number, _)) => Some(*number),
-            _ => None,
-        })
-    }
+/// A name in GROUP BY, which means a column of a table before it means one of the result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alias {
+    /// The name.
+    pub name: String,
+    /// A query of two columns: their types are `boolean` and `bigint` if no table has such a
+    /// column.
+    pub probe: String,
 }
 
 /// Splits a statement of which it is known that its tables allow it. `params` is the highest
@@ -150,12 +156,12 @@ pub fn split(sql: &str, params: usize) -> Result<Split, Unsplit> {
             "the arms of UNION, INTERSECT and EXCEPT are not merged",
         ));
     }
-    if !select.window_clause.is_empty() || rewrite::has_window(&select) {
+    if !select.window_clause.is_empty() || rewrite::has_window(&select)? {
         return Err(Unsplit::new(
             "a window function sees the rows of one shard only",
         ));
     }
-    if grouped::is_grouped(&select) {
+    if grouped::is_grouped(&select)? {
         return grouped::split(select, params);
     }
     rows(select, params)
@@ -176,16 +182,27 @@ fn rows(select: SelectStmt, params: usize) -> Result<Split, Unsplit> {
         Distinct::On(expressions) => finish::on_columns(expressions, &hidden),
         Distinct::None | Distinct::All => Vec::new(),
     };
-    let mut asked = select.clone();
-    for expression in &hidden {
-        asked.target_list.push(target(expression.clone()));
+    if let Some(unmatched) = unmatched_key(&on, hidden.len()) {
+        return Err(Unsplit::with(
+            format!(
+                "item {} of ORDER BY and DISTINCT ON may be one column by two names",
+                unmatched + 1
+            ),
+            "Write the expressions of DISTINCT ON as in ORDER BY, and first there.",
+        ));
     }
-    if let Distinct::On(expressions) = &distinct {
-        for (nth, expression) in expressions.iter().enumerate() {
-            if on[nth] >= hidden.len() {
-                asked.target_list.push(target(expression.clone()));
-            }
-        }
+    let mut asked = select.clone();
+    let further = match &distinct {
+        Distinct::On(expressions) => expressions.as_slice(),
+        Distinct::None | Distinct::All => &[],
+    };
+    let further = further.iter().zip(&on);
+    let further = further.filter(|(_, place)| **place >= hidden.len());
+    let further = further.map(|(expression, _)| expression);
+    for (nth, expression) in hidden.iter().chain(further).enumerate() {
+        // A name of its own, or it could be taken for an output column of the client's.
+        let name = format!("pgdog_key_{}", nth + 1);
+        asked.target_list.push(named(expression.clone(), name));
     }
     let must_finish = distinct != Distinct::None;
     let (bounds, counted) = match bounds {
@@ -208,9 +225,11 @@ fn rows(select: SelectStmt, params: usize) -> Result<Split, Unsplit> {
     let finish = Finish::of_rows(&select, &asked, (distinct.kind(on), &keys, extra));
     let sql = rewrite::text(&asked)?;
     Ok(Split {
+        counts: counts(&bounds, &sql)?,
         sql,
         counted,
         params,
+        aliases: Vec::new(),
         bounds,
         keys,
         finish,
@@ -251,6 +270,13 @@ fn distinct(select: &SelectStmt) -> Result<Distinct, Unsplit> {
     }
 }
 
+/// The first column of ORDER BY that DISTINCT ON does not name, although it names others that are
+/// not ordered by: they would have to be ordered by first.
+fn unmatched_key(on: &[usize], keys: usize) -> Option<usize> {
+    on.iter().find(|place| **place >= keys)?;
+    (0..keys).find(|key| !on.contains(key))
+}
+
 /// LIMIT and OFFSET, if they can be told before the statement runs.
 fn bounds(select: &SelectStmt) -> Result<Bounds, Unsplit> {
     let bound = |node: &Option<Box<Node>>| -> Result<Option<Value>, Unsplit> {
@@ -272,18 +298,30 @@ fn bounds(select: &SelectStmt) -> Result<Bounds, Unsplit> {
     })
 }
 
+/// Parameters of bounds that are nowhere in the text that shards see.
+fn counts(bounds: &Bounds, sql: &str) -> Result<Vec<usize>, Unsplit> {
+    let bounds = [&bounds.limit, &bounds.offset];
+    let numbers = bounds.into_iter().filter_map(|bound| match bound {
+        Some(Value::Param(number) | Value::TypedParam(number, _)) => Some(*number),
+        _ => None,
+    });
+    let mut counts: Vec<usize> = numbers.collect();
+    if !counts.is_empty() {
+        let seen = rewrite::params(sql)?;
+        counts.retain(|number| !seen.contains(number));
+    }
+    Ok(counts)
+}
+
 /// One item of ORDER BY, and the expression by which rows are ordered.
 fn sort_key(item: &Node, targets: &[Node]) -> Result<(SortKey, Node), Unsplit> {
     let (key, node) = sort_item(item)?;
-    let found = named_target(node, targets)?;
-    if let Some(target) = found
-        && rewrite::is_drawn(target)
-    {
+    let expression = named_target(node, targets)?.unwrap_or(node).clone();
+    if rewrite::is_drawn(&expression) {
         return Err(Unsplit::new(
             "rows are ordered by something that has another value each time it is computed",
         ));
     }
-    let expression = found.unwrap_or(node).clone();
     let bytewise = is_bytewise(&expression);
     Ok((SortKey { bytewise, ..key }, expression))
 }

@@ -1,11 +1,12 @@
 //! Reading, changing and writing of libpg_query's trees.
 
-use pg_query::protobuf::{AExprKind, MinMaxOp, Node, SelectStmt, SubLinkType};
+use pg_query::protobuf::{AExprKind, MinMaxOp, Node, SelectStmt, SubLinkType, Token};
 use pg_query::{DeparseOptions, NodeEnum};
 
 use super::super::scalar::is_drawn as is_drawn_function;
 use super::super::value::string;
 use super::Unsplit;
+use super::shape::shape;
 
 /// What becomes of a node that was looked at.
 pub(super) enum Seen {
@@ -42,23 +43,23 @@ pub(super) fn parse(text: &str) -> Option<SelectStmt> {
     }
 }
 
-/// A tree without the places where it stood in a text: equal for equal meaning.
-pub(super) fn shape(tree: &impl std::fmt::Debug) -> String {
-    const PLACES: [&str; 3] = ["location: ", "list_start: ", "list_end: "];
-    let text = format!("{tree:?}");
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text.as_str();
-    while let Some((at, word)) = PLACES
-        .iter()
-        .filter_map(|word| rest.find(word).map(|at| (at, word)))
-        .min()
-    {
-        let (before, behind) = rest.split_at(at + word.len());
-        out.push_str(before);
-        rest = behind.trim_start_matches(|c: char| c == '-' || c.is_ascii_digit());
-    }
-    out.push_str(rest);
-    out
+/// Numbers of the parameters in a text.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn params(sql: &str) -> Result<Vec<usize>, Unsplit> {
+    let unread = || Unsplit::new("its parameters cannot be told");
+    let scanned = pg_query::scan(sql).map_err(|_| unread())?;
+    let params = scanned.tokens.iter();
+    let params = params.filter(|token| token.token == Token::Param as i32);
+    params
+        .map(|token| {
+            let start = usize::try_from(token.start).ok()?;
+            let end = usize::try_from(token.end).ok()?;
+            sql.get(start..end)?.strip_prefix('$')?.parse().ok()
+        })
+        .map(|number| number.ok_or_else(unread))
+        .collect()
 }
 
 /// Walks an expression from the outside in. What is in a subquery is not looked at.
@@ -149,24 +150,41 @@ pub(super) fn any(node: &Node, holds: impl Fn(&Node) -> bool) -> bool {
     found || walked.is_err()
 }
 
+/// Whether something in these expressions fulfils this.
+///
+/// # Errors
+/// It cannot be told: there is syntax that is not known here, in which it may hide.
+pub(super) fn any_of<'n>(
+    nodes: impl IntoIterator<Item = &'n Node>,
+    holds: &dyn Fn(&Node) -> bool,
+) -> Result<bool, Unsplit> {
+    let mut found = false;
+    for node in nodes {
+        walk(&mut node.clone(), &mut |node| {
+            found |= holds(node);
+            Ok(Seen::Deeper)
+        })?;
+    }
+    Ok(found)
+}
+
+/// The expressions in which a query itself, and no subquery, may call aggregates and window
+/// functions, besides HAVING.
+pub(super) fn results(select: &SelectStmt) -> impl Iterator<Item = &Node> {
+    let lists = select.target_list.iter().chain(&select.sort_clause);
+    lists.chain(&select.distinct_clause)
+}
+
 /// Whether the query itself, and no subquery, calls a window function.
-pub(super) fn has_window(select: &SelectStmt) -> bool {
+///
+/// # Errors
+/// As [`any_of`].
+pub(super) fn has_window(select: &SelectStmt) -> Result<bool, Unsplit> {
     let is_window = |node: &Node| match &node.node {
         Some(NodeEnum::FuncCall(call)) => call.over.is_some(),
         _ => false,
     };
-    let mut nodes = select.target_list.iter().chain(&select.sort_clause);
-    nodes.any(|node| any_certain(node, &is_window))
-}
-
-/// As [`any`], false when it cannot be told.
-pub(super) fn any_certain(node: &Node, holds: &dyn Fn(&Node) -> bool) -> bool {
-    let mut found = false;
-    let _ = walk(&mut node.clone(), &mut |node| {
-        found |= holds(node);
-        Ok(Seen::Deeper)
-    });
-    found
+    any_of(results(select), &is_window)
 }
 
 /// Whether it has another value each time it is computed.

@@ -35,6 +35,8 @@ fn reads_without_a_key_go_everywhere() {
         "WITH r AS (SELECT * FROM rates) SELECT * FROM orders, r",
         "SELECT * FROM orders WHERE at > now() - interval '1 day'",
         "SELECT *, random() FROM orders",
+        "SELECT (SELECT max(r.pct) FROM rates r), gen_random_uuid() FROM orders",
+        "SELECT * FROM orders WHERE at < clock_timestamp()",
         "SELECT * FROM orders WHERE tenant_id = 11 OR tenant_id = 12 ORDER BY id LIMIT 5",
         "SELECT count(*) FROM orders HAVING sum(id) > 5",
     ] {
@@ -135,6 +137,30 @@ const UNMERGED: &[(&str, &str)] = &[
     ("SELECT json_arrayagg(id) FROM orders", "json_arrayagg"),
     ("SELECT now(), id FROM orders", "another value for now"),
     ("SELECT ctid FROM orders", "another value for ctid"),
+    (
+        "SELECT * FROM orders o, (SELECT gen_random_uuid() u) b",
+        "another value for gen_random_uuid",
+    ),
+    (
+        "WITH r AS (SELECT random() x) SELECT * FROM orders, r",
+        "another value for random",
+    ),
+    (
+        "SELECT * FROM orders WHERE qty = (SELECT (random() * 10)::int)",
+        "another value for random",
+    ),
+    (
+        "SELECT * FROM orders, random() r",
+        "another value for random",
+    ),
+    (
+        "SELECT (SELECT random()) FROM orders",
+        "another value for random",
+    ),
+    (
+        "SELECT random(), id FROM orders ORDER BY random()",
+        "another value for random",
+    ),
     ("SELECT current_date, count(*) FROM orders", "CURRENT_DATE"),
     (
         "SELECT (SELECT count(o.id)) FROM orders o",

@@ -8,10 +8,20 @@ use super::super::faults;
 use super::part::{End, Part};
 use super::rows::{Described, described};
 use super::unsplit;
-use crate::plan::{Unsplit, Value};
+use crate::plan::split::Alias;
+use crate::plan::{Split, Unsplit, Value};
 use crate::proto::frontend::{self, Subject};
 use crate::route::Params;
 use crate::server::ServerError;
+
+/// Most bytes of rows that are kept for the server that finishes.
+pub const COLLECTED_BYTES: usize = 16 << 20;
+
+/// `pg_type.oid` of `boolean`.
+const BOOL: u32 = 16;
+
+/// `pg_type.oid` of `bigint`, in which rows are counted.
+pub const INT8: u32 = 20;
 
 /// Which of the parts ended, and how.
 pub type Failed = (usize, End);
@@ -48,6 +58,34 @@ pub async fn describe(
         None => Vec::new(),
     };
     Ok(Shape { types, columns })
+}
+
+/// Makes sure that names in GROUP BY mean what they were taken for.
+///
+/// # Errors
+/// They do not, or as [`describe`].
+pub async fn check_aliases(
+    parts: &mut [Part],
+    client: &mut Client,
+    (split, types): (&Split, &[u32]),
+) -> Result<(), Failed> {
+    for Alias { name, probe } in &split.aliases {
+        let probed = describe(parts, client, (probe, types)).await;
+        let probed = probed.map_err(|(at, end)| (at, end.unplaced()))?;
+        let found: Vec<u32> = probed
+            .columns
+            .iter()
+            .map(|column| column.type_oid)
+            .collect();
+        if found != [BOOL, INT8] {
+            let fault = unsplit(&Unsplit {
+                why: format!("GROUP BY {name} means a column of a table, not of the result"),
+                hint: Some("Group by the expression, or by its position."),
+            });
+            return Err((0, End::Own(fault)));
+        }
+    }
+    Ok(())
 }
 
 /// Asks a server for the array type of a type that is not PostgreSQL's own.
@@ -120,5 +158,26 @@ pub fn count(
     u64::try_from(number).map(Some).map_err(|_| match bound {
         Bound::Limit => faults::fault("2201W", "LIMIT must not be negative"),
         Bound::Offset => faults::fault("2201X", "OFFSET must not be negative"),
+    })
+}
+
+/// There are too many rows to finish.
+pub fn too_many() -> Fault {
+    let mebibytes = COLLECTED_BYTES >> 20;
+    faults::fault(
+        "53200",
+        format!("rows of several shards that one server must finish take more than {mebibytes} MB"),
+    )
+}
+
+/// Shards do not agree on what there is.
+pub fn other_columns() -> Fault {
+    faults::fault("XX000", "shards have different columns for this read")
+}
+
+/// A mistake of the shim.
+pub fn internal(why: &str) -> End {
+    End::Own(Fault::Internal {
+        why: why.to_owned(),
     })
 }

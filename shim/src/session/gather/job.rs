@@ -1,6 +1,7 @@
 //! What a client asked of several shards, and how it is carried out on lent connections.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -8,9 +9,11 @@ use pgdog_core::fault::Fault;
 
 use super::super::batch::Message;
 use super::super::client::Client;
-use super::super::faults;
 use super::super::steps::Asked;
-use super::ask::{Bound, Failed, Shape, count, describe, own_array_type};
+use super::ask::{
+    Bound, COLLECTED_BYTES, Failed, INT8, Shape, check_aliases, count, describe, internal,
+    other_columns, own_array_type, too_many,
+};
 use super::keys::Kind;
 use super::merge::{self, Order, Window};
 use super::part::{End, Part};
@@ -22,14 +25,8 @@ use crate::proto::backend;
 use crate::proto::frontend::{self, Format, Param, Subject};
 use crate::server::CancelToken;
 
-/// Most bytes of rows that are kept for the server that finishes.
-const COLLECTED_BYTES: usize = 16 << 20;
-
 /// How long a cancel request to a server may take.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
-
-/// `pg_type.oid` of `bigint`, in which rows are counted.
-const INT8: u32 = 20;
 
 /// See the module.
 pub struct Job<'a> {
@@ -40,6 +37,8 @@ pub struct Job<'a> {
     pub portal: Option<&'a str>,
     /// When connections to all shards were there.
     pub started: Instant,
+    /// How many Parses the client was told of.
+    parsed: AtomicUsize,
 }
 
 /// What came of it.
@@ -67,6 +66,9 @@ impl<'a> Job<'a> {
             let Some(bind) = step.bind.filter(|_| step.executes) else {
                 return refused("its portal is bound and executed in different batches");
             };
+            if step.again {
+                return refused("its portal was executed before in the same batch");
+            }
             portal = Some(bind.portal);
             let limited = step.messages.iter().any(|message| match message {
                 Message::Execute { frame } => frame.body().last_chunk::<4>() != Some(&[0; 4]),
@@ -88,6 +90,7 @@ impl<'a> Job<'a> {
             window,
             portal,
             started: Instant::now(),
+            parsed: AtomicUsize::new(0),
         })
     }
 
@@ -121,7 +124,13 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// How many Parses the client was told of.
+    pub fn parsed(&self) -> usize {
+        self.parsed.load(Ordering::Relaxed)
+    }
+
     async fn run_on(&self, parts: &mut [Part], client: &mut Client) -> Result<Ran, Failed> {
+        self.parsed.store(0, Ordering::Relaxed);
         let ordered = !self.split.keys.is_empty();
         let own = match self.split.must_finish || ordered || self.describes_statement() {
             true => Some(self.describe_own(parts, client).await?),
@@ -146,9 +155,10 @@ impl<'a> Job<'a> {
                 return Ok(ran(rows, self.split.how()));
             }
         };
+        check_aliases(parts, client, (&self.split, &own.types)).await?;
         let types = self.types(Some(&own.types));
         let asked = describe(parts, client, (&self.split.sql, &types)).await?;
-        let keys = self.comparable(&asked.columns);
+        let keys = self.comparable(&asked.columns, client);
         match keys.filter(|_| !self.split.must_finish) {
             Some(keys) => {
                 let rows = self.in_order(parts, client, (own, &types, &keys)).await?;
@@ -322,12 +332,17 @@ impl<'a> Job<'a> {
     /// What the client hears before the rows.
     fn put_beginning(&self, client: &mut Client, own: Option<&Shape>, columns: &[Described]) {
         let out = &mut client.out;
+        let mut parsed = 0;
         let Asked::Extended(step) = self.asked else {
             return put_described(columns, |_| Format::Text, out);
         };
         for message in &step.messages {
             match message {
-                Message::Parse { .. } => backend::parse_complete(out),
+                Message::Parse { .. } => {
+                    backend::parse_complete(out);
+                    parsed += 1;
+                    self.parsed.store(parsed, Ordering::Relaxed);
+                }
                 Message::Bind { .. } => backend::bind_complete(out),
                 Message::DescribeStatement { .. } => {
                     let types = own.map(|own| own.types.as_slice()).unwrap_or_default();
@@ -406,7 +421,7 @@ impl<'a> Job<'a> {
             }
         };
         types.resize(self.split.params, 0);
-        for number in self.split.counts() {
+        for number in &self.split.counts {
             // It is in no text that the shards see.
             if let Some(unknown @ 0) = types.get_mut(number - 1) {
                 *unknown = INT8;
@@ -417,11 +432,16 @@ impl<'a> Job<'a> {
     }
 
     /// How rows are compared, if that can be done here.
-    fn comparable(&self, columns: &[Described]) -> Option<Vec<(SortKey, Kind)>> {
+    fn comparable(&self, columns: &[Described], client: &Client) -> Option<Vec<(SortKey, Kind)>> {
+        // Texts come in the client's encoding, and are ordered by their bytes in the database's.
+        let foreign = client.is_foreign();
         let hidden = columns.len().checked_sub(self.split.finish.extra())?;
         let keys = self.split.keys.iter().zip(&columns[hidden..]);
-        keys.map(|(key, column)| Some((*key, Kind::of(column.type_oid, key.bytewise)?)))
-            .collect()
+        keys.map(|(key, column)| {
+            let kind = Kind::of(column.type_oid, key.bytewise && !foreign)?;
+            Some((*key, kind))
+        })
+        .collect()
     }
 
     /// The types of columns and of arrays of them, on shard 0.
@@ -454,22 +474,4 @@ fn put_run(params: &[Param<'_>], formats: &[Format], out: &mut BytesMut) {
     frontend::describe(Subject::Portal(""), out);
     frontend::execute("", 0, out);
     frontend::sync(out);
-}
-
-fn too_many() -> Fault {
-    let mebibytes = COLLECTED_BYTES >> 20;
-    faults::fault(
-        "53200",
-        format!("rows of several shards that one server must finish take more than {mebibytes} MB"),
-    )
-}
-
-fn other_columns() -> Fault {
-    faults::fault("XX000", "shards have different columns for this read")
-}
-
-fn internal(why: &str) -> End {
-    End::Own(Fault::Internal {
-        why: why.to_owned(),
-    })
 }

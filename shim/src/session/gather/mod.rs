@@ -57,6 +57,16 @@ enum Tried {
     Again,
 }
 
+impl Tried {
+    /// Behind as many Parses that the client was told of.
+    fn behind(self, parsed: usize) -> Self {
+        match self {
+            Tried::Flow(Flow::Failed { .. }) => Tried::Flow(Flow::Failed { parsed }),
+            other => other,
+        }
+    }
+}
+
 impl Session<'_> {
     /// Runs a read on every shard and merges what they find.
     ///
@@ -158,8 +168,9 @@ impl Session<'_> {
             }
             Err(failed) => {
                 let retry = first && self.client.holds(mark);
-                self.failed(parts, failed, retry.then_some(mark), (searches, topology))
-                    .await
+                let again = retry.then_some(mark);
+                let tried = self.failed(parts, failed, again, (searches, topology));
+                tried.await.map(|tried| tried.behind(job.parsed()))
             }
         }
     }
@@ -255,8 +266,12 @@ impl Session<'_> {
                 part.ahead = ahead;
                 Ok(part)
             }
+            // The transaction may have a part there, which ends with the connection.
             Err(fault) => {
-                self.throw_away(part.participant);
+                match self.tx.is_open() {
+                    true => self.lose(part.participant),
+                    false => self.throw_away(part.participant),
+                }
                 Err(fault)
             }
         }
