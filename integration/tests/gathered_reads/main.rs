@@ -37,6 +37,7 @@ fn main() -> ExitCode {
             an_executed_portal_does_not_give_its_rows_again,
             texts_in_another_encoding_are_ordered_by_the_database,
             a_floor_of_a_shard_that_is_not_there_is_refused,
+            an_aggregate_of_a_user_is_not_taken_for_one_of_postgresql,
             a_large_result_passes_through_in_order,
             a_cancelled_read_ends_on_every_shard,
         ],

@@ -1,9 +1,11 @@
 //! Names, portals and encodings mean what they mean to one database.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, ensure};
 use pgdog_integration::client::Client;
 use pgdog_integration::wire::{Batch, Wire, rows, shape};
-use pgdog_integration::{Cluster, fixture};
+use pgdog_integration::{Cluster, fixture, wait_until};
 
 use super::{gives, one};
 
@@ -115,6 +117,33 @@ pub async fn texts_in_another_encoding_are_ordered_by_the_database(
         client.batch_execute(&sql).await?;
     }
     Ok(())
+}
+
+pub async fn an_aggregate_of_a_user_is_not_taken_for_one_of_postgresql(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    let sql = "SELECT count(concat(memo)) FROM orders";
+    gives(&client, sql, &[&["6"]]).await?;
+    client
+        .batch_execute("CREATE AGGREGATE concat(text) (SFUNC = textcat, STYPE = text)")
+        .await?;
+    wait_until("the shim knows it", Duration::from_secs(30), || async {
+        let Err(error) = client.rows(sql).await else {
+            return Ok(None);
+        };
+        let known = format!("{error:?}").contains("besides PostgreSQL's own");
+        ensure!(known, "{error:?}");
+        Ok(Some(()))
+    })
+    .await?;
+    let own = "SELECT count(pg_catalog.concat(memo)) FROM orders";
+    gives(&client, own, &[&["6"]]).await?;
+    client.batch_execute("DROP AGGREGATE concat(text)").await?;
+    wait_until("the shim forgets it", Duration::from_secs(30), || async {
+        Ok(client.rows(sql).await.is_ok().then_some(()))
+    })
+    .await
 }
 
 pub async fn a_floor_of_a_shard_that_is_not_there_is_refused(

@@ -206,6 +206,7 @@ mod tests {
             omnisharded: vec![omni("plans")],
             nodes: Vec::new(),
             functions: Default::default(),
+            shadows: Default::default(),
         };
         assert_eq!(
             missing(&[declared()], &[name("plans")], &kept, &tables()),

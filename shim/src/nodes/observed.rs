@@ -1,5 +1,7 @@
 //! What one node says about itself: the view `pgdog.node`, and the tables that say where rows live.
 
+use std::collections::HashSet;
+
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::{Epoch, Incarnation, ShardNumber, Timeline, TopologyVersion};
 use pgdog_core::lsn::Lsn;
@@ -216,6 +218,8 @@ pub struct Kept {
     pub nodes: Vec<KnownNode>,
     /// Functions that may read or write any table.
     pub functions: OpaqueFunctions,
+    /// Names that functions of users share with PostgreSQL's own.
+    pub shadows: HashSet<String>,
 }
 
 impl Kept {
@@ -309,21 +313,36 @@ WHERE p.oid >= 16384 AND n.nspname !~ '^pg_temp_' AND p.prokind = 'f' AND p.prov
                   WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
                     AND d.objid = p.oid AND d.deptype = 'e')";
 
+/// Functions and aggregates that a call by a name of PostgreSQL's own may mean. What an extension
+/// brings for its types goes by the meaning of that name.
+const SHADOWS: &str = "
+SELECT DISTINCT p.proname::text
+FROM pg_catalog.pg_proc p
+WHERE p.oid >= 16384 AND p.prokind <> 'p'
+  AND EXISTS (SELECT FROM pg_catalog.pg_proc o
+              WHERE o.proname = p.proname
+                AND o.pronamespace = 'pg_catalog'::pg_catalog.regnamespace AND o.oid < 16384)
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+                  WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+                    AND d.objid = p.oid AND d.deptype = 'e')";
+
 /// Reads what a node keeps; the statements share one round trip.
 pub(super) async fn kept(session: &Session, unlisted: Unlisted) -> Result<Kept, Fault> {
     let undeclared = unlisted == Unlisted::Omnisharded;
     let parameters: [&(dyn ToSql + Sync); 1] = [&undeclared];
-    let (sharded, omnisharded, nodes, functions) = tokio::try_join!(
+    let (sharded, omnisharded, nodes, functions, shadows) = tokio::try_join!(
         session.query(SHARDED, &[]),
         session.query(OMNISHARDED, &parameters),
         session.query(SHARDS, &[]),
         session.query(FUNCTIONS, &[]),
+        session.query(SHADOWS, &[]),
     )?;
     Ok(Kept {
         functions: opaque_functions(&functions),
         sharded: sharded.iter().map(sharded_row).collect(),
         omnisharded: omnisharded.iter().map(omni_table).collect(),
         nodes: nodes.iter().filter_map(known_node).collect(),
+        shadows: shadows.iter().map(|row| row.get(0)).collect(),
     })
 }
 

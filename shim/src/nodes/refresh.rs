@@ -131,6 +131,7 @@ fn store(
         sharded,
         omnisharded: kept.omnisharded.clone(),
         functions: kept.functions.clone(),
+        shadows: kept.shadows.clone(),
         unlisted: cluster.settings().unlisted,
     };
     cluster.store(topology, manifest.behind)

@@ -1,6 +1,6 @@
 //! An immutable picture of the cluster, as the nodes themselves tell it. Pure data.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pgdog_core::ids::{Epoch, ShardNumber, TopologyVersion};
 use pgdog_core::placement::TableRule;
@@ -19,6 +19,8 @@ pub struct Topology {
     pub omnisharded: Vec<OmniTable>,
     /// The functions of users that may read or write any table, by name.
     pub functions: OpaqueFunctions,
+    /// Names that functions of users share with PostgreSQL's own: a call may mean either.
+    pub shadows: HashSet<String>,
     /// What to do with tables that are neither.
     pub unlisted: Unlisted,
 }
@@ -146,6 +148,7 @@ impl Topology {
             sharded: Vec::new(),
             omnisharded: Vec::new(),
             functions: OpaqueFunctions::new(),
+            shadows: HashSet::new(),
             unlisted,
         }
     }

@@ -41,6 +41,14 @@ impl Decision<'_> {
                 "it is not known whether function \"{name}\" looks at one row only"
             ));
         }
+        let mut called = statement.functions.called.iter();
+        if let Some(called) = called.find(|called| self.topology.shadows.contains(&called.name)) {
+            let name = &called.name;
+            return unmerged(format!(
+                "there is a function \"{name}\" besides PostgreSQL's own: write \
+                 pg_catalog.{name} if that one is meant"
+            ));
+        }
         if let Some(name) = &levels.unsteady {
             return unmerged(format!("every shard has another value for {name}"));
         }

@@ -120,6 +120,7 @@ fn topology(shards: u16) -> Topology {
             omni("public", "stamps", &["id", "note", "at"], &["id", "at"]),
         ],
         functions: functions(),
+        shadows: ["concat".to_owned(), "bit_xor".to_owned()].into(),
         unlisted: Unlisted::Refused,
     }
 }

@@ -37,6 +37,7 @@ fn reads_without_a_key_go_everywhere() {
         "SELECT *, random() FROM orders",
         "SELECT (SELECT max(r.pct) FROM rates r), gen_random_uuid() FROM orders",
         "SELECT * FROM orders WHERE at < clock_timestamp()",
+        "SELECT pg_catalog.concat(memo), pg_catalog.lower(memo) FROM orders",
         "SELECT * FROM orders WHERE tenant_id = 11 OR tenant_id = 12 ORDER BY id LIMIT 5",
         "SELECT count(*) FROM orders HAVING sum(id) > 5",
     ] {
@@ -134,6 +135,11 @@ const UNMERGED: &[(&str, &str)] = &[
     ),
     ("SELECT string_agg(memo, ',') FROM orders", "string_agg"),
     ("SELECT my_function(id) FROM orders", "my_function"),
+    (
+        "SELECT concat(memo) FROM orders",
+        "besides PostgreSQL's own",
+    ),
+    ("SELECT bit_xor(id) FROM orders", "besides PostgreSQL's own"),
     ("SELECT json_arrayagg(id) FROM orders", "json_arrayagg"),
     ("SELECT now(), id FROM orders", "another value for now"),
     ("SELECT ctid FROM orders", "another value for ctid"),
