@@ -309,15 +309,7 @@ impl<'a> Splitter<'a, '_> {
                 self.push(Message::DescribePortal { frame });
             }
             Frontend::Execute { portal, .. } => {
-                self.open_portal(portal);
-                let again = !self.executed.insert(portal);
-                let step = self.step();
-                step.again = again;
-                step.executes = true;
-                self.push(Message::Execute { frame });
-                let step = self.step.take().unwrap_or_default();
-                self.note_setting(&step);
-                self.batch.steps.push(step);
+                self.execute(portal, frame);
             }
             Frontend::Close(Subject::Statement(name)) if self.names.own && !name.is_empty() => {
                 self.names.statements.remove(name);
@@ -429,6 +421,18 @@ impl<'a> Splitter<'a, '_> {
             Some(_) => None,
             None => portal.and_then(|portal| portal.shard),
         };
+    }
+
+    /// Every Execute ends a step.
+    fn execute(&mut self, portal: &'a str, frame: &'a Frame) {
+        self.open_portal(portal);
+        let again = !self.executed.insert(portal);
+        self.push(Message::Execute { frame });
+        let mut step = self.step.take().unwrap_or_default();
+        step.again = again;
+        step.executes = true;
+        self.note_setting(&step);
+        self.batch.steps.push(step);
     }
 
     fn step(&mut self) -> &mut Step<'a> {

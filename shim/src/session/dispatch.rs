@@ -175,10 +175,6 @@ impl Session<'_> {
             return Ok(self.fault(&bound_only()).await);
         }
         if route.target == Target::All(AllReason::Read) {
-            let rest = (at + 1..input.len()).any(|index| self.needs_server(input, index));
-            if self.tx.block() == Block::Idle && (rest || input.is_open_ended()) {
-                self.begin_implicit();
-            }
             return self.gather(input, at, (&route, &topology)).await;
         }
         if let Target::All(reason) = route.target {
@@ -265,7 +261,8 @@ impl Session<'_> {
         !asked.leads() && !kind.is_some_and(|kind| is_control(kind) || self.is_own(kind, &asked))
     }
 
-    fn needs_server(&self, input: &Input<'_>, index: usize) -> bool {
+    /// Whether a server is needed for one of the statements.
+    pub(super) fn needs_server(&self, input: &Input<'_>, index: usize) -> bool {
         let asked = input.at(index);
         let kind = asked.statement().map(|statement| &statement.kind);
         !kind.is_some_and(|kind| self.is_own(kind, &asked))

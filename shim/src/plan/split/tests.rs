@@ -107,7 +107,8 @@ fn a_server_leaves_out_what_is_there_twice() {
     assert_eq!(
         split.finish.text(&[INT, TEXT, TEXT], 2).unwrap(),
         "SELECT pgdog_1, pgdog_2 FROM (SELECT DISTINCT pgdog_1, pgdog_2, pgdog_3 FROM \
-         ((SELECT a, b, b AS pgdog_key_1 FROM t LIMIT 0) UNION ALL SELECT * FROM unnest($3, $4, $5)) \
+         ((SELECT a, b, b AS pgdog_key_1 FROM t LIMIT 0) UNION ALL \
+         SELECT * FROM unnest($3, $4, $5)) \
          pgdog_rows(pgdog_1, pgdog_2, pgdog_3)) pgdog_distinct ORDER BY pgdog_3 ASC NULLS LAST \
          LIMIT 3"
     );

@@ -78,6 +78,10 @@ impl Session<'_> {
         at: usize,
         (route, topology): (&Route, &Arc<Topology>),
     ) -> Result<Flow, Gone> {
+        let rest = (at + 1..input.len()).any(|index| self.needs_server(input, index));
+        if rest || input.is_open_ended() {
+            self.begin_implicit();
+        }
         let asked = input.at(at);
         let job = match self.job(&asked) {
             Ok(job) => job,

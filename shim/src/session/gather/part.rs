@@ -15,7 +15,7 @@ use super::rows::{Described, described};
 use crate::nodes::Outcome;
 use crate::proto::backend::tag;
 use crate::proto::{ErrorFields, Frame, answer, frontend};
-use crate::server::{Ahead, Guard, Guarded};
+use crate::server::{Ahead, Guard, Guarded, ServerError};
 
 /// Reads of several shards are held back by what a shard that is let in later would miss.
 const FAN_OUT: &str = "SET pgdog.fan_out = on";
@@ -132,7 +132,11 @@ impl Part {
         conn.send_ahead(&ahead, batch).await.map_err(End::Lost)?;
         let settled = forward::settle(conn, &ahead).await.map_err(End::Lost)?;
         if let Guarded::Failed(fields) = settled.guard {
-            conn.simple(FAN_IN).await.map_err(|_| lost_sight())?;
+            match conn.simple(FAN_IN).await {
+                // In a transaction, which has failed now, the setting goes with it.
+                Ok(_) | Err(ServerError::Sql(_)) => {}
+                Err(ServerError::Fault(fault)) => return Err(End::Lost(fault)),
+            }
             return Err(End::Unproved(Box::new(fields)));
         }
         if let Some(fields) = settled.error() {
