@@ -150,6 +150,14 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// The types of its parameters that the client has named.
+    pub fn declared(&self) -> &'a [u32] {
+        match self {
+            Asked::Simple { .. } => &[],
+            Asked::Extended(step) => step.subject.as_ref().map_or(&[], |subject| &subject.types),
+        }
+    }
+
     /// Whether its parameters are there, so that it goes where they lead: it is run now, or its
     /// portal is.
     pub fn leads(&self) -> bool {

@@ -30,8 +30,11 @@ impl SplitCache {
     /// # Errors
     /// As [`split`].
     pub fn get_or_split(&self, sql: &str, params: usize) -> Known {
-        if let Some(known) = self.0.get(sql) {
-            return known;
+        match self.0.get(sql) {
+            // A client may declare more parameters than there are in the text.
+            Some(Ok(known)) if known.params != params => return split(sql, params).map(Arc::new),
+            Some(known) => return known,
+            None => {}
         }
         let found = split(sql, params).map(Arc::new);
         if weight(sql, &found) <= CAPACITY_BYTES / 8 {
@@ -64,6 +67,16 @@ fn weight(sql: &str, known: &Known) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_that_are_declared_only_are_counted() {
+        let cache = SplitCache::default();
+        let sql = "SELECT a FROM t LIMIT 3";
+        for (params, expected) in [(0, "LIMIT $1"), (2, "LIMIT $3"), (0, "LIMIT $1")] {
+            let split = cache.get_or_split(sql, params).expect("a split");
+            assert!(split.sql.ends_with(expected), "{params}: {}", split.sql);
+        }
+    }
 
     #[test]
     fn many_long_texts_are_not_all_kept() {

@@ -173,11 +173,8 @@ impl<'a> Job<'a> {
 
     /// The statement as the client wrote it, described by shard 0, which also finds its mistakes.
     async fn describe_own(&self, parts: &mut [Part], client: &mut Client) -> Result<Shape, Failed> {
-        let declared: &[u32] = match self.asked {
-            Asked::Simple { .. } => &[],
-            Asked::Extended(step) => step.subject.as_ref().map_or(&[], |subject| &subject.types),
-        };
-        let own = describe(parts, client, (self.asked.sql(), declared)).await?;
+        let asked = (self.asked.sql(), self.asked.declared());
+        let own = describe(parts, client, asked).await?;
         if let Asked::Extended(step) = self.asked
             && let Some(subject) = &step.subject
         {
@@ -412,14 +409,7 @@ impl<'a> Job<'a> {
 
     /// Types of the parameters of the shards' query.
     fn types(&self, described: Option<&[u32]>) -> Vec<u32> {
-        let mut types = match (described, self.asked) {
-            (Some(types), _) => types.to_vec(),
-            (None, Asked::Simple { .. }) => Vec::new(),
-            (None, Asked::Extended(step)) => {
-                let subject = step.subject.as_ref();
-                subject.map_or_else(Vec::new, |subject| subject.types.clone())
-            }
-        };
+        let mut types = described.unwrap_or(self.asked.declared()).to_vec();
         types.resize(self.split.params, 0);
         for number in &self.split.counts {
             // It is in no text that the shards see.

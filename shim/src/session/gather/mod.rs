@@ -123,10 +123,11 @@ impl Session<'_> {
                 hint: Some("SET client_encoding = 'UTF8', or send them as parameters."),
             }));
         }
+        let params = statement.params.max(asked.declared().len());
         let split = self
             .services
             .splits
-            .get_or_split(sql, statement.params)
+            .get_or_split(sql, params)
             .map_err(|why| unsplit(&why))?;
         Job::new(asked, split)
     }
