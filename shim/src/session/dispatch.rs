@@ -104,19 +104,19 @@ impl Session<'_> {
         }
     }
 
-    /// What a server has another answer for in a failed transaction than that it is failed: an
-    /// empty text, and PREPARE TRANSACTION, which rolls it back.
+    /// What a server has another answer for in a failed transaction than that it is failed: a text
+    /// that is empty or no SQL, and PREPARE TRANSACTION, which rolls it back.
     fn has_its_own_end(&self, asked: &Asked<'_>) -> bool {
         let statement = asked.statement().filter(|_| asked.executes());
         if statement.is_some_and(|statement| statement.kind == Kind::TwoPhase) {
             return !self.participants.is_empty();
         }
         match asked {
-            Asked::Simple { .. } => false,
+            Asked::Simple { statement, .. } => statement.is_none() && !self.participants.is_empty(),
             Asked::Extended(step) => {
-                let text = |subject: &Prepared| match subject.plan() {
-                    Some(plan) => !plan.statements.is_empty(),
-                    None => true,
+                let text = |subject: &Prepared| {
+                    let plan = subject.plan();
+                    plan.is_some_and(|plan| !plan.statements.is_empty())
                 };
                 !step.subject.as_deref().is_some_and(text) && !self.participants.is_empty()
             }
