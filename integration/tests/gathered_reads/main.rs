@@ -177,6 +177,8 @@ async fn r104_groups_are_those_of_all_shards(cluster: &Cluster) -> anyhow::Resul
 
 async fn r105_order_and_limit_are_those_of_one_database(cluster: &Cluster) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
+    let sql = "SELECT qty, id FROM orders ORDER BY qty DESC NULLS LAST, id LIMIT 3 OFFSET 2";
+    gives(&client, sql, &[&["5", "1"], &["5", "1"], &["1", "2"]]).await?;
     let sql = "SELECT tenant_id, id, qty FROM orders ORDER BY qty DESC NULLS LAST, id, tenant_id \
                LIMIT 3 OFFSET 2";
     let expected: &[&[&str]] = &[&["11", "1", "5"], &["12", "1", "5"], &["12", "2", "1"]];
@@ -220,6 +222,20 @@ async fn r105_order_and_limit_are_those_of_one_database(cluster: &Cluster) -> an
 async fn r106_empty_shards_count_for_nothing(cluster: &Cluster) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
     let aggregates = "SELECT count(*), sum(qty), max(id), avg(qty) FROM orders";
+    client.batch_execute("BEGIN").await?;
+    for tenant in [12, 14] {
+        let sql = format!("DELETE FROM orders WHERE tenant_id = {tenant}");
+        client.batch_execute(&sql).await?;
+    }
+    // The values of the first shard: no other one has rows.
+    let first: &[&[&str]] = &[&["3", "12", "2", "6.0000000000000000"]];
+    gives(&client, aggregates, first).await?;
+    for tenant in [11, 13] {
+        let sql = format!("DELETE FROM orders WHERE tenant_id = {tenant}");
+        client.batch_execute(&sql).await?;
+    }
+    gives(&client, aggregates, &[&["0", "NULL", "NULL", "NULL"]]).await?;
+    client.batch_execute("ROLLBACK").await?;
     gives(
         &client,
         &format!("{aggregates} WHERE memo = 'b' OR tenant_id = 13"),

@@ -9,10 +9,10 @@ use pg_query::protobuf::{
     a_const,
 };
 
-use super::{Called, Place};
 use super::facts::Facts;
 use super::function::{is_system_column, traits};
 use super::value::string;
+use super::{Called, Place};
 
 impl Facts {
     /// Walks an optional expression.
