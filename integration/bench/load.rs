@@ -59,6 +59,18 @@ pub struct Sample {
     pub tps: f64,
 }
 
+impl Sample {
+    /// The mean of several.
+    pub fn mean(samples: &[Self]) -> Self {
+        let count = samples.len() as f64;
+        let mean = |of: fn(&Self) -> f64| samples.iter().map(of).sum::<f64>() / count;
+        Self {
+            cpu_us: mean(|sample| sample.cpu_us),
+            tps: mean(|sample| sample.tps),
+        }
+    }
+}
+
 /// Makes pgbench's tables.
 ///
 /// # Errors

@@ -2,10 +2,12 @@
 //! what floors cost.
 //!
 //! `pgbench -S` runs against PostgreSQL directly, through a plain TCP relay, through PgBouncer and
-//! through pgdog, in turns whose order changes from round to round. Each proxy has one thread.
-//! CPU time hardly depends on what else the machine does; throughput does, so it is only shown as
-//! a part of the direct connection's.
+//! through pgdog, in turns of a few seconds whose order changes, so that what the machine does
+//! besides meets all of them. Each proxy has one thread. CPU time hardly depends on what
+//! else the machine does; throughput does, so it is only shown as a part of the direct
+//! connection's.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ mod relay;
 mod table;
 mod targets;
 
-use load::{Case, Mode};
+use load::{Case, Mode, Sample};
 use table::Table;
 use targets::Targets;
 
@@ -31,8 +33,11 @@ struct Args {
     #[arg(long, env = "ROUNDS", default_value_t = 3)]
     rounds: usize,
     /// Seconds of each measurement.
-    #[arg(long, env = "SECONDS_EACH", default_value_t = 3)]
+    #[arg(long, env = "SECONDS_EACH", default_value_t = 2)]
     seconds: u64,
+    /// Measurements of each target in a round, in turns; their mean counts.
+    #[arg(long, env = "TURNS", default_value_t = 3)]
+    turns: usize,
     /// Numbers of clients.
     #[arg(long, value_delimiter = ',', default_value = "8,32")]
     clients: Vec<usize>,
@@ -98,9 +103,15 @@ fn bench(args: &Args) -> anyhow::Result<()> {
     let limit = Duration::from_secs(args.seconds);
     for round in 0..args.rounds {
         for (number, case) in cases.iter().enumerate() {
-            for target in targets.in_turn(round + number) {
-                let sample = load::measure(&cluster, target, *case, limit)?;
-                table.add(*case, target.name, sample);
+            let mut totals = BTreeMap::<_, Vec<_>>::new();
+            for turn in 0..args.turns {
+                for target in targets.in_turn(round + number + turn) {
+                    let sample = load::measure(&cluster, target, *case, limit)?;
+                    totals.entry(target.name).or_default().push(sample);
+                }
+            }
+            for (name, samples) in totals {
+                table.add(*case, name, Sample::mean(&samples));
             }
         }
         eprintln!("round {} of {} done", round + 1, args.rounds);

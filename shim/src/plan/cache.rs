@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::shape::{of_all_alike, write_shape};
+use super::shape::{Shape, of_all_alike};
 use super::{Plan, PlanError, parse};
 
 /// What a text turned out to be.
@@ -89,9 +89,8 @@ impl PlanCache {
     ///
     /// # Errors
     /// As [`PlanCache::get_or_parse`].
-    pub fn get_alike(&self, sql: &str, scratch: &mut String) -> Planned {
-        scratch.clear();
-        if sql.len() > MAX_SHAPE_BYTES || !write_shape(sql, scratch) {
+    pub fn get_alike(&self, sql: &str, scratch: &mut Shape) -> Planned {
+        if sql.len() > MAX_SHAPE_BYTES || !scratch.become_of(sql) {
             return self.get_or_parse(sql);
         }
         if let Some(planned) = self.shapes.get(scratch.as_str()) {
@@ -101,7 +100,8 @@ impl PlanCache {
         if let Ok(plan) = &planned
             && let Some(general) = of_all_alike(plan)
         {
-            self.shapes.insert(scratch.clone(), Ok(Arc::new(general)));
+            self.shapes
+                .insert(scratch.as_str().to_owned(), Ok(Arc::new(general)));
         }
         planned
     }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn texts_that_differ_in_constants_share_a_plan() {
         let cache = PlanCache::new(1 << 20);
-        let mut scratch = String::new();
+        let mut scratch = Shape::default();
         let first = cache.get_alike("SELECT * FROM t WHERE a = 1", &mut scratch);
         assert!(!first.unwrap().statements[0].alike);
         let second = cache.get_alike("SELECT * FROM t WHERE a = 23", &mut scratch);

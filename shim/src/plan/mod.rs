@@ -32,7 +32,7 @@ pub use copy::{Columns, CopyFormat, CopyIn};
 pub use levels::{Level, Levels, OuterJoin, Place};
 pub use naming::{behind_prepared_name, rename_prepared};
 pub use setting::truth;
-pub use shape::is_of_shape;
+pub use shape::Shape;
 pub use split::{Column as SplitColumn, Split, SplitCache, Unsplit};
 pub use statement::parse;
 

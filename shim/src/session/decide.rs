@@ -46,9 +46,9 @@ impl Session<'_> {
     /// What a simple query is. Where everything is in one place, values of keys do not matter.
     pub(super) fn planned(&mut self, sql: &str, undivided: bool) -> Planned {
         let plans = &self.services.plans;
-        self.shape.reads = false;
+        self.last_read.all_alike = false;
         match undivided {
-            true => plans.get_alike(sql, &mut self.shape.text),
+            true => plans.get_alike(sql, &mut self.last_read.shape),
             false => plans.get_or_parse(sql),
         }
     }

@@ -106,7 +106,7 @@ use params::Params;
 use party::Participant;
 use prepared::Held;
 use running::Running;
-use short::{Near, Shape};
+use short::{LastRead, Near};
 use steps::Input;
 use tx::Tx;
 
@@ -199,8 +199,8 @@ struct Session<'a> {
     message_mark: Mark,
     /// The current message is a simple query.
     simple_message: bool,
-    /// The last text without its constants.
-    shape: Shape,
+    /// The last simple query, which the next one may be like.
+    last_read: LastRead,
     /// The node that messages go to which take the short way.
     near: Option<Box<Near>>,
     /// Room for a message with another name in it.
@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
             needed: Vec::new(),
             message_mark,
             simple_message: false,
-            shape: Shape::default(),
+            last_read: LastRead::default(),
             near: None,
             renamed: BytesMut::new(),
         }

@@ -29,7 +29,7 @@ use super::script::{Item, Script};
 use super::settings::Keep;
 use crate::nodes::{Address, Topology};
 use crate::observe::Counted;
-use crate::plan::{Plan, is_of_shape};
+use crate::plan::{Plan, Shape};
 use crate::proto::frontend::Types;
 use crate::proto::spelling::is_unread;
 use crate::proto::{Asked, Request, TxStatus};
@@ -49,13 +49,13 @@ pub struct Near {
     pool: Arc<Pool>,
 }
 
-/// What the last simple query is without its constants, if it had to be known.
+/// The last simple query.
 #[derive(Debug, Default)]
-pub struct Shape {
-    /// That, and room for the next one.
-    pub text: String,
-    /// All texts like it are reads.
-    pub reads: bool,
+pub struct LastRead {
+    /// What it is without its constants, if that had to be known; and room for the next one.
+    pub shape: Shape,
+    /// It was a read, as all texts of that shape are.
+    pub all_alike: bool,
 }
 
 impl Near {
@@ -156,14 +156,14 @@ impl Session<'_> {
     /// Whether a simple query is a read; quickly, if the one before was a read like it.
     fn query_reads(&mut self, near: &Near, sql: &str) -> bool {
         let undivided = near.topology.is_undivided();
-        if undivided && self.shape.reads && is_of_shape(sql, &self.shape.text) {
+        if undivided && self.last_read.all_alike && self.last_read.shape.is_of(sql) {
             return true;
         }
         let Ok(plan) = self.planned(sql, undivided) else {
             return false;
         };
         let reads = only_reads(&plan);
-        self.shape.reads = reads && plan.statements.iter().all(|statement| statement.alike);
+        self.last_read.all_alike = reads && plan.statements.iter().all(|statement| statement.alike);
         reads
     }
 
