@@ -248,9 +248,10 @@ fn wait_for_committing(goes_on: &impl Fn() -> bool) -> bool {
     is_over
 }
 
+/// What a replica must have replayed to have all that was inserted so far.
 fn insert_position() -> Lsn {
     // SAFETY: reads shared memory; called outside recovery only.
-    Lsn(unsafe { pg_sys::GetXLogInsertRecPtr() })
+    Lsn(unsafe { pg_sys::GetXLogInsertRecPtr() }).to_replay()
 }
 
 fn nap(microseconds: i64) {

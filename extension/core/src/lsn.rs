@@ -10,6 +10,22 @@ use crate::ids::{ShardNumber, Timeline};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
+impl Lsn {
+    /// What there is to replay where a primary would insert its next record here: that may be
+    /// behind the header of a page without anything after it, as after a change of segments. A
+    /// replica gets to the beginning of that page and no further (`XLogBytePosToRecPtr` and
+    /// `XLogBytePosToEndRecPtr` in PostgreSQL's `xlog.c`).
+    #[must_use]
+    pub fn to_replay(self) -> Self {
+        /// Bytes of a page of WAL, and of the header that begins one.
+        const PAGE: (u64, u64) = (8192, 24);
+        /// The same of a segment: the size of the smallest one divides that of all others.
+        const SEGMENT: (u64, u64) = (1 << 20, 40);
+        let empty = |(size, header): (u64, u64)| (self.0 % size == header).then_some(header);
+        Self(self.0 - empty(PAGE).or(empty(SEGMENT)).unwrap_or(0))
+    }
+}
+
 /// A text that is no position or no token, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseLsnError {
@@ -176,6 +192,21 @@ mod tests {
         assert_eq!(Lsn(0x1_0000_00AB).to_string(), "1/AB");
         assert_eq!("ffffffff/FFFFFFFF".parse(), Ok(Lsn(u64::MAX)));
         assert_eq!("0/0".parse(), Ok(Lsn(0)));
+    }
+
+    #[test]
+    fn an_empty_page_is_nothing_to_replay() {
+        for (inserted, replayed) in [
+            // Behind a segment's header, and a page's.
+            (0x500_0028, 0x500_0000),
+            (0x500_2018, 0x500_2000),
+            // Something was written there.
+            (0x500_0060, 0x500_0060),
+            (0x500_2028, 0x500_2028),
+            (0, 0),
+        ] {
+            assert_eq!(Lsn(inserted).to_replay(), Lsn(replayed), "{inserted:x}");
+        }
     }
 
     #[test]
