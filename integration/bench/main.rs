@@ -70,7 +70,10 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.part {
         Some(Part::Relay { listen, to }) => relay::run(listen, to),
-        Some(Part::Floors) => floors::bench(args.rounds, Duration::from_secs(args.seconds)),
+        Some(Part::Floors) => {
+            let turns = u32::try_from(args.turns).unwrap_or(u32::MAX);
+            floors::bench(args.rounds, Duration::from_secs(args.seconds) * turns)
+        }
         None => bench(&args),
     };
     match outcome {
