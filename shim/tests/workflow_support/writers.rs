@@ -5,9 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 use tokio_postgres::{Client, Error};
 
 use super::Shop;
+
+/// How often one writes, at most: the new shard applies all of it alone, and must be able to follow
+/// where others use the machine, too.
+const PACE: Duration = Duration::from_millis(20);
 
 /// Writers at work.
 pub struct Writers {
@@ -31,7 +36,10 @@ impl Writers {
             let (stop, acknowledged) = (Arc::clone(&stop), Arc::clone(&acknowledged));
             handles.push(tokio::spawn(async move {
                 let (mut n, mut slowest) = (0, Duration::ZERO);
+                let mut pace = tokio::time::interval(PACE);
+                pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 while !stop.load(Ordering::Relaxed) {
+                    pace.tick().await;
                     n += 1;
                     let started = Instant::now();
                     write(&sessions, writer, n)
