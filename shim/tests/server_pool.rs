@@ -331,30 +331,6 @@ async fn connections_closed_on_request_do_not_come_back() {
 }
 
 #[tokio::test]
-async fn connections_to_another_server_start_are_retired() {
-    let settings = vec![("pgdog.incarnation", "old".to_owned())];
-    let endpoint = scripted(settings, Vec::new()).await;
-    let pools = pools(1);
-    let login = Login::default();
-    let lend = || pools.checkout(&endpoint, &login, LIMIT);
-    drop(lend().await.unwrap());
-    drop(lend().await.unwrap());
-    assert_eq!(pools.stats()[0].connects, 1);
-    pools.retire_others(&endpoint, &Incarnation("old".to_owned()));
-    drop(lend().await.unwrap());
-    assert_eq!(pools.stats()[0].connects, 1, "the current start is kept");
-    pools.retire_others(&endpoint, &Incarnation("new".to_owned()));
-    let lease = lend().await.unwrap();
-    assert_eq!(pools.stats()[0].connects, 2);
-    drop(lease);
-    assert_eq!(
-        pools.stats()[0].sv_idle,
-        0,
-        "it still talks to the old start"
-    );
-}
-
-#[tokio::test]
 async fn a_server_that_breaks_the_protocol_is_not_lent_again() {
     let unasked = Frame::new(tag::READY, b"I");
     let impossible = Frame::new(tag::READY, b"?");

@@ -59,8 +59,6 @@ pub struct Conn {
     pub sequences_are_own: bool,
     /// When it was logged in.
     pub(super) opened: Moment,
-    /// For which of its pool's reigns it was found to be of the current server start.
-    pub(super) reign: Option<u64>,
     /// A setting that clients are told of has changed.
     pub(super) news: bool,
     pub(super) endpoint: Arc<Endpoint>,
@@ -108,7 +106,6 @@ impl Conn {
             role_settings: 0,
             sequences_are_own: true,
             opened: Moment::now(),
-            reign: None,
             news: false,
             endpoint,
             dialer: settings.dialer.clone(),

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::Incarnation;
 use tokio::sync::{Semaphore, watch};
 
 use super::conn::Conn;
@@ -39,10 +38,6 @@ pub struct Pool {
     servers: Mutex<Vec<Weak<ServerInfo>>>,
     /// Raised by [`Pool::close_all`]: connections of an older generation are not lent again.
     generation: AtomicU64,
-    /// Connections to another server start than this are not lent again.
-    current: Mutex<Option<Incarnation>>,
-    /// Raised whenever `current` changes, which connections are compared with only then.
-    reign: AtomicU64,
     counters: Counters,
 }
 
@@ -85,8 +80,6 @@ impl Pool {
             idle: Mutex::default(),
             servers: Mutex::default(),
             generation: AtomicU64::new(0),
-            current: Mutex::default(),
-            reign: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -180,7 +173,7 @@ impl Pool {
     fn take_idle(&self) -> Option<Box<Conn>> {
         loop {
             let mut idle = lock(&self.idle).pop_back()?;
-            if self.is_current(&mut idle.conn, idle.generation) && idle.conn.refresh().is_ok() {
+            if self.is_current(idle.generation) && idle.conn.refresh().is_ok() {
                 return Some(idle.conn);
             }
         }
@@ -221,7 +214,7 @@ impl Pool {
         let now = Instant::now();
         let age_us = conn.info.set_lent(false, now);
         let outlived = age_us >= self.lifetime_us.load(Ordering::Relaxed);
-        if !conn.is_restorable() || outlived || !self.is_current(&mut conn, generation) {
+        if !conn.is_restorable() || outlived || !self.is_current(generation) {
             return close(conn, Some(turn));
         }
         if conn.is_reusable() && !conn.is_dirty() {
@@ -254,19 +247,7 @@ impl Pool {
         drop(turn);
     }
 
-    fn is_current(&self, conn: &mut Conn, generation: u64) -> bool {
-        // Read before the comparison: if that is with a later start, it is only done once more.
-        let reign = Some(self.reign.load(Ordering::SeqCst));
-        if conn.reign != reign {
-            let current = lock(&self.current);
-            if let (Some(current), Some(own)) = (&*current, conn.incarnation())
-                && current != own
-            {
-                return false;
-            }
-            drop(current);
-            conn.reign = reign;
-        }
+    fn is_current(&self, generation: u64) -> bool {
         generation == self.generation.load(Ordering::SeqCst)
     }
 
@@ -275,15 +256,6 @@ impl Pool {
         self.generation.fetch_add(1, Ordering::SeqCst);
         let idle = std::mem::take(&mut *lock(&self.idle));
         idle.into_iter().for_each(|idle| close(idle.conn, None));
-    }
-
-    /// Only connections to this server start may be lent from now on.
-    pub fn retire_others(&self, current: &Incarnation) {
-        let mut known = lock(&self.current);
-        if known.as_ref() != Some(current) {
-            *known = Some(current.clone());
-            self.reign.fetch_add(1, Ordering::SeqCst);
-        }
     }
 
     /// Nobody who has no connection gets one until [`Pool::resume`].
@@ -343,11 +315,11 @@ impl Pool {
         {
             let mut idle = lock(&self.idle);
             // The front is the one that was used longest ago.
-            for mut one in std::mem::take(&mut *idle) {
+            for one in std::mem::take(&mut *idle) {
                 let unwanted = one.since.elapsed() >= limits.idle_timeout;
                 let left = idle.len() + self.turns.taken();
                 let outlived = one.conn.info.age(now) >= limits.lifetime;
-                let useless = outlived || !self.is_current(&mut one.conn, one.generation);
+                let useless = outlived || !self.is_current(one.generation);
                 match useless || (unwanted && left >= limits.min) {
                     true => expired.push(one),
                     false => idle.push_back(one),

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::Incarnation;
 use tokio::sync::Semaphore;
 
 use super::lease::Lease;
@@ -157,13 +156,6 @@ impl Pools {
             pool.close_all();
             pool.resume();
         }
-    }
-
-    /// A node was restarted, or another server answers at its address: connections to any other
-    /// start than `current` are not lent again.
-    pub fn retire_others(&self, endpoint: &Endpoint, current: &Incarnation) {
-        self.of(endpoint)
-            .for_each(|pool| pool.retire_others(current));
     }
 
     /// For SHOW POOLS, ordered by endpoint and user.
