@@ -82,6 +82,11 @@ BEGIN
         is_news := pgdog.learn_functions(changed)
                AND EXISTS (SELECT FROM pgdog.topology t WHERE t.shards > 1);
     END IF;
+    -- Functions of a schema with another name are others.
+    is_news := is_news OR EXISTS (
+        SELECT FROM pg_event_trigger_ddl_commands() d
+          JOIN pgdog.known_functions k ON k.schema_oid = d.objid
+         WHERE d.classid = 'pg_namespace'::regclass AND d.command_tag = 'ALTER SCHEMA');
     IF NOT (is_news OR EXISTS (
         -- A table that has the column of a declaration without a name is sharded from now on.
         SELECT FROM pg_event_trigger_ddl_commands() d
@@ -130,7 +135,7 @@ COMMENT ON FUNCTION pgdog.after_drop() IS
     'event trigger: withdraws the declarations of dropped tables';
 
 CREATE EVENT TRIGGER pgdog_after_ddl ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE', 'CREATE SCHEMA',
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE', 'CREATE SCHEMA', 'ALTER SCHEMA',
                  'ALTER DOMAIN', 'CREATE FUNCTION', 'ALTER FUNCTION', 'ALTER ROUTINE')
     EXECUTE FUNCTION pgdog.after_ddl();
 CREATE EVENT TRIGGER pgdog_after_drop ON sql_drop

@@ -30,7 +30,7 @@ pub(crate) fn enter(everywhere: impl FnOnce() -> bool) -> u32 {
         EVERYWHERE.set(if is_deferred() {
             only_wrote_everywhere()
         } else {
-            everywhere()
+            !is_idle() && everywhere()
         });
     }
     DEPTH.set(depth + 1);
@@ -44,13 +44,13 @@ pub(crate) fn leave(depth: u32) {
 
 /// Whether a statement that begins now is not one that the client sent.
 pub(crate) fn is_inner() -> bool {
-    DEPTH.get() > 0 || is_deferred()
+    DEPTH.get() > 0 || is_deferred() || is_idle()
 }
 
 /// Whether what runs the inner statement that begins now runs on every shard.
 pub(crate) fn runs_everywhere() -> bool {
     if DEPTH.get() == 0 {
-        only_wrote_everywhere()
+        is_deferred() && only_wrote_everywhere()
     } else {
         EVERYWHERE.get()
     }
@@ -67,13 +67,13 @@ pub(crate) fn note_write_here() {
     WROTE_HERE.set(true);
 }
 
-/// At the commit, for deferred triggers: no portal is active but those that they open themselves.
+/// In a trigger, though nothing of the client is under way: at the commit.
 fn is_deferred() -> bool {
     // SAFETY: the function looks at no argument, only at a variable of this process.
-    is_idle() || unsafe { pg_trigger_depth(std::ptr::null_mut()) }.value() != 0
+    unsafe { pg_trigger_depth(std::ptr::null_mut()) }.value() != 0
 }
 
-/// No statement of a client is under way.
+/// No statement of a client is under way, but maybe a function that a message of its own calls.
 fn is_idle() -> bool {
     // SAFETY: reads a global of this process.
     unsafe { pg_sys::ActivePortal.is_null() }

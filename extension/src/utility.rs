@@ -50,8 +50,9 @@ pub(crate) unsafe fn wraps_a_statement(node: *mut pg_sys::Node) -> bool {
     // SAFETY: the node's tag says of which type it is.
     unsafe {
         match (*node).type_ {
+            // Not FETCH: the cursor may be a function's, and that may write.
             T_ExecuteStmt | T_ExplainStmt | T_CreateTableAsStmt | T_DeclareCursorStmt
-            | T_FetchStmt | T_PrepareStmt => true,
+            | T_PrepareStmt => true,
             T_CopyStmt => !(*node.cast::<pg_sys::CopyStmt>()).query.is_null(),
             _ => false,
         }

@@ -65,6 +65,17 @@ SELECT epoch - :'before' AS raised FROM pgdog.topology;
 ALTER FUNCTION plus(int) VOLATILE;
 SELECT epoch - :'before' AS raised FROM pgdog.topology;
 SELECT name FROM pgdog.opaque_functions() WHERE name IN ('plus', 'fires', 'orders_of') ORDER BY 1;
+-- those of a schema are others when its name changes
+CREATE SCHEMA one;
+CREATE FUNCTION one.of_schema() RETURNS int LANGUAGE sql VOLATILE AS 'SELECT 1';
+CREATE SCHEMA empty;
+SELECT epoch AS before FROM pgdog.topology \gset
+ALTER SCHEMA empty RENAME TO still_empty;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+ALTER SCHEMA one RENAME TO two;
+SELECT epoch - :'before' AS raised FROM pgdog.topology;
+DROP SCHEMA still_empty;
+DROP SCHEMA two CASCADE;
 DROP FUNCTION plus(int), fires(), orders_of(bigint);
 
 -- a declaration without a name takes in tables that come later

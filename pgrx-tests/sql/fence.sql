@@ -76,6 +76,20 @@ BEGIN;
 SELECT pgdog.omni_table('plans');
 INSERT INTO orders VALUES (90, 1, 'fires it on one shard');
 ROLLBACK;
+-- nor a cursor that a function has left open
+CREATE FUNCTION left_open(c refcursor) RETURNS refcursor LANGUAGE plpgsql AS $$
+BEGIN
+    OPEN c FOR INSERT INTO lines VALUES (3, 'y') RETURNING tenant;
+    RETURN c;
+END
+$$;
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+SELECT left_open('c');
+FETCH ALL FROM c;
+ROLLBACK;
+DROP FUNCTION left_open(refcursor);
+SELECT epoch AS now FROM pgdog.topology \gset
 -- at the commit
 RESET ROLE;
 DROP TRIGGER log_line ON tenants;
@@ -99,6 +113,13 @@ BEGIN;
 SELECT shards FROM pgdog.omni_enter();
 DELETE FROM tenants WHERE id = 92;
 COMMIT;
+-- of which the decision is recorded in the same transaction
+BEGIN;
+SELECT shards FROM pgdog.omni_enter();
+INSERT INTO tenants VALUES (92, 0, 'fires it on every shard');
+SELECT pgdog.two_phase_record('pgdog_decided');
+PREPARE TRANSACTION 'pgdog_decided';
+ROLLBACK PREPARED 'pgdog_decided';
 RESET ROLE;
 DROP TRIGGER log_line ON tenants;
 DROP TRIGGER log_line ON orders;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
-use pgdog_core::ids::{Epoch, Incarnation};
+use pgdog_core::ids::Epoch;
 use pgdog_shim::proto::backend::tag;
 use pgdog_shim::proto::{Frame, frontend};
 use pgdog_shim::server::{Lease, Login, PoolSettings, Pools, ServerError, ServerState};

@@ -9,13 +9,15 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 const UUID: &str = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11";
 
-async fn done(client: &mut Wire, sql: &str) -> anyhow::Result<()> {
+/// Runs what must go well.
+pub async fn done(client: &mut Wire, sql: &str) -> anyhow::Result<()> {
     let answers = client.query(sql).await?;
     ensure!(!shape(&answers).contains("E("), "{sql}: {}", told(&answers));
     Ok(())
 }
 
-async fn refused(client: &mut Wire, sql: &str, code: &str) -> anyhow::Result<String> {
+/// What is told of what must be refused so.
+pub async fn refused(client: &mut Wire, sql: &str, code: &str) -> anyhow::Result<String> {
     let answers = client.query(sql).await?;
     let found = shape(&answers);
     ensure!(

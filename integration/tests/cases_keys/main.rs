@@ -5,6 +5,7 @@
 
 mod catalog;
 mod changes;
+mod functions;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ use changes::{
     r101_a_change_of_a_key_is_refused_before_anything_is_changed,
     r102_a_key_may_be_set_to_what_it_is, r103_rows_of_a_query_are_on_their_own_shards_or_refused,
 };
+use functions::{calls_by_number_need_a_shard, functions_are_looked_for_where_a_server_does};
 
 /// Types of parameters (pg_type).
 const INT8: u32 = 20;
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
             r124_keys_are_equal_exactly_when_postgresql_says_so,
             functions_of_users_need_a_shard,
             functions_elsewhere_are_no_hindrance,
+            functions_are_looked_for_where_a_server_does,
+            calls_by_number_need_a_shard,
             keys_of_a_domain_are_keys_of_its_type,
             definitions_that_are_no_news_disturb_nobody,
             copied_rows_follow_a_table_that_changed,

@@ -141,8 +141,10 @@ impl Process {
     /// the files. Who means to end it takes it out of them.
     fn would_end(&self, config: &Config) -> Option<String> {
         let running = self.services().clusters.load();
+        let listed: Vec<_> = config.databases.iter().map(|node| &node.name).collect();
         let unserved = &mut config.unserved.iter();
-        let (name, why) = unserved.find(|(name, _)| running.contains_key(*name))?;
+        let (name, why) =
+            unserved.find(|(name, _)| running.contains_key(*name) && listed.contains(name))?;
         Some(format!("database \"{name}\" is in service: {why}"))
     }
 

@@ -108,13 +108,14 @@ impl Node {
         if known() {
             return false;
         }
+        let asked_at = Instant::now();
         let answer = self.ask(&mut poller).await;
         let mut changed = false;
         self.view.send_modify(|view| {
             let before = view.facts.as_ref().map(Facts::identity);
             match answer {
                 Ok(facts) => {
-                    accept(view, facts, &mut poller.rate);
+                    accept(view, facts, asked_at, &mut poller.rate);
                     view.reign = poller.reign.clone();
                     self.remember(view);
                 }
@@ -236,8 +237,14 @@ impl Node {
     }
 }
 
-fn accept(view: &mut View, facts: Facts, rate: &mut RateMeter) {
-    let taken_at = Instant::now();
+fn accept(view: &mut View, facts: Facts, asked_at: Instant, rate: &mut RateMeter) {
+    // What a primary has written must have been there by then, and what a replica has not replayed
+    // must have been missing: an answer may be read late.
+    let taken_at = if facts.in_recovery {
+        asked_at
+    } else {
+        Instant::now()
+    };
     view.role = Some(if facts.in_recovery {
         Role::Replica
     } else {

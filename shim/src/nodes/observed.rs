@@ -311,7 +311,8 @@ WHERE p.oid >= 16384 AND n.nspname !~ '^pg_temp_' AND p.prokind = 'f' AND p.prov
   AND p.prorettype NOT IN ('trigger'::pg_catalog.regtype, 'event_trigger'::pg_catalog.regtype)
   AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
                   WHERE d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
-                    AND d.objid = p.oid AND d.deptype = 'e')";
+                    AND d.objid = p.oid AND d.deptype = 'e')
+ORDER BY 1, 2, 3, 4";
 
 /// Functions and aggregates that a call by a name of PostgreSQL's own may mean. What an extension
 /// brings for its types goes by the meaning of that name.

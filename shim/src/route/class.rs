@@ -58,6 +58,10 @@ pub fn is_opaque(called: &Called, topology: &Topology, search_path: &[String]) -
             let system = path.iter().position(|schema| schema == "pg_catalog");
             candidates.any(|function| {
                 let place = path.iter().position(|schema| *schema == function.schema);
+                // Looked at whatever the path says.
+                if function.schema == "pg_catalog" {
+                    return true;
+                }
                 let hidden = function.hidden && system.is_none_or(|system| place > Some(system));
                 place.is_some() && !hidden
             })

@@ -126,10 +126,11 @@ impl Pools {
 
     /// Nobody who has no connection yet gets one to these endpoints, until [`Pools::resume`].
     pub fn pause(&self, endpoints: &[Endpoint]) {
+        // Both at one moment, in the order in which new pools take these locks.
+        let pools = self.read();
         lock(&self.paused).extend(endpoints.iter().cloned());
-        for endpoint in endpoints {
-            self.of(endpoint).for_each(|pool| pool.pause());
-        }
+        let meant = |pool: &&Arc<Pool>| endpoints.contains(pool.endpoint());
+        pools.values().filter(meant).for_each(|pool| pool.pause());
     }
 
     /// Ends a pause.

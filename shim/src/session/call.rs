@@ -16,9 +16,13 @@ use crate::proto::{Frame, TxStatus};
 /// Functions that take an advisory lock for the session (`pg_proc.oid`).
 const SESSION_LOCKS: [u32; 8] = [2880, 2881, 2882, 2883, 2886, 2887, 2888, 2889];
 
+/// What users make has numbers from here on (`FirstNormalObjectId`).
+const FIRST_OF_USERS: u32 = 16384;
+
 impl Session<'_> {
-    /// Calls a function on the server that takes part in the transaction, on the one that is kept
-    /// for the client, or on shard 0, where functions of no table run.
+    /// Calls a function on the server that is kept for the client, on the shard that it has named,
+    /// on the server that takes part in the transaction, or on shard 0, where functions of no table
+    /// run. A function of a user may touch any table, so it needs one of the first two.
     ///
     /// # Errors
     /// The client is gone.
@@ -42,7 +46,14 @@ impl Session<'_> {
             return Ok(());
         }
         let topology = self.cluster.topology();
-        let shard = self.shard_of_calls();
+        let named = self.params.own().shard.map(ShardNumber);
+        if oid.is_some_and(|oid| oid >= FIRST_OF_USERS)
+            && !(topology.is_undivided() || self.pin.is_some() || named.is_some())
+        {
+            self.fault(&needs_a_shard()).await;
+            return Ok(());
+        }
+        let shard = self.shard_of_calls(named);
         if oid.is_some_and(|oid| SESSION_LOCKS.contains(&oid))
             && let Err(fault) = self.pin(shard, "advisory lock")
         {
@@ -65,10 +76,10 @@ impl Session<'_> {
         }
     }
 
-    fn shard_of_calls(&self) -> ShardNumber {
+    fn shard_of_calls(&self, named: Option<ShardNumber>) -> ShardNumber {
         let pinned = self.pin.map(|(shard, _)| shard);
         let joined = self.participants.keys().next().copied();
-        pinned.or(joined).unwrap_or(ShardNumber(0))
+        pinned.or(named).or(joined).unwrap_or(ShardNumber(0))
     }
 
     async fn call_on(
@@ -104,5 +115,14 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+}
+
+fn needs_a_shard() -> Fault {
+    Fault::Refused {
+        what: "a function call message for a function of a user".to_owned(),
+        why: "the function may touch any table, and which shard it belongs to is not said"
+            .to_owned(),
+        hint: Some("Call it with SELECT, or SET pgdog.shard first.".to_owned()),
     }
 }

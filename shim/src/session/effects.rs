@@ -84,7 +84,7 @@ impl Session<'_> {
             }
             Kind::Reset(Some(name)) => {
                 self.params.note_reset(name);
-                self.note_search_path(name, None, Scope::Session);
+                self.params.note_path(name, None, Scope::Session);
                 self.tx.note_command(asked.sql());
                 self.note_applied(lease, Some(name));
             }
@@ -150,7 +150,7 @@ impl Session<'_> {
             Scope::Session if to_default => self.params.note_reset(name),
             Scope::Session => self.params.note_set(name, sql),
         }
-        self.note_search_path(name, value.as_deref(), scope);
+        self.params.note_path(name, value.as_deref(), scope);
         if scope == Scope::Session {
             self.note_applied(lease, to_default.then_some(name.as_str()));
         }
@@ -269,7 +269,7 @@ impl Session<'_> {
             (Scope::Session, Some(_)) => self.params.note_set(name, &command),
             (Scope::Session, None) => self.params.note_reset(name),
         }
-        self.note_search_path(name, value.as_deref(), *scope);
+        self.params.note_path(name, value.as_deref(), *scope);
         self.tx.note_command(&command);
         if *scope == Scope::Session {
             self.note_applied(lease, value.is_none().then_some(name.as_str()));
@@ -348,20 +348,6 @@ impl Session<'_> {
             Stateful::Keep(_) | Stateful::Cursor(_) | Stateful::Execute | Stateful::Nothing => {}
         }
     }
-
-    /// Remembers the schemas of `search_path`, if it is that.
-    fn note_search_path(&mut self, name: &str, value: Option<&str>, scope: Scope) {
-        if name == "search_path" {
-            let schemas = value.map(|value| schemas(value, &self.login.user));
-            self.params.note_search_path(schemas, scope);
-        }
-    }
-
-    /// Remembers the `search_path` that a session begins with.
-    pub(super) fn default_search_path(&mut self, value: &str) {
-        let schemas = schemas(value, &self.login.user);
-        self.params.set_default_search_path(schemas);
-    }
 }
 
 /// Does the same as a `set_config`.
@@ -376,37 +362,4 @@ fn command_of(setting: &Setting) -> String {
 /// The server found that a prepared statement has other columns than before.
 pub(super) fn is_stale_plan(fields: &ErrorFields) -> bool {
     fields.code == "0A000" && fields.message.contains("cached plan")
-}
-
-/// Schemas in a `search_path` value.
-fn schemas(value: &str, user: &str) -> Vec<String> {
-    let parts = value
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    parts
-        .map(|part| {
-            match part
-                .strip_prefix('"')
-                .and_then(|inner| inner.strip_suffix('"'))
-            {
-                Some("$user") => user.to_owned(),
-                Some(quoted) => quoted.replace("\"\"", "\""),
-                None if part == "$user" => user.to_owned(),
-                None => part.to_ascii_lowercase(),
-            }
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn search_path_is_read_with_its_quotes() {
-        let read = schemas("\"$user\", Public,\"My Schema\"", "anna");
-        assert_eq!(read, ["anna", "public", "My Schema"]);
-        assert!(schemas("", "anna").is_empty());
-    }
 }

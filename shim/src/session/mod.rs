@@ -74,6 +74,7 @@ mod read;
 mod replay;
 mod running;
 mod script;
+mod search_path;
 mod seats;
 mod semicolons;
 mod sequences;
@@ -226,7 +227,7 @@ impl<'a> Session<'a> {
         let message_mark = client.mark();
         Self {
             client,
-            params: Params::new(settings.values.clone()),
+            params: Params::new(settings.values.clone(), &login.user),
             settings,
             services,
             guest: cluster.guest(),

@@ -13,6 +13,7 @@ use pgdog_core::fault::Fault;
 use super::faults;
 use super::param_values::{Class, Name, Rejected, Values, classify};
 use super::replay::Commands;
+use super::search_path::SearchPath;
 use super::tx::identifier;
 
 /// How long an assignment lives.
@@ -25,13 +26,12 @@ pub enum Scope {
 }
 
 /// All parameters at one moment. Cloning is cheap: a copy is made on the first write only.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 struct Set {
     own: Arc<Values>,
     /// Ordinary parameters.
     ordinary: Arc<Commands>,
-    /// Schemas in which unqualified names are looked for; empty: PostgreSQL's default.
-    search_path: Arc<Vec<String>>,
+    path: Arc<SearchPath>,
 }
 
 /// What a rollback goes back to.
@@ -70,11 +70,11 @@ impl Scope {
 
 impl Params {
     /// A session's parameters at login, before start-up options.
-    pub fn new(own: Values) -> Self {
+    pub fn new(own: Values, login: &str) -> Self {
         let set = Set {
             own: Arc::new(own),
             ordinary: Arc::default(),
-            search_path: Arc::default(),
+            path: Arc::new(SearchPath::of(login)),
         };
         Self {
             defaults: set.clone(),
@@ -107,35 +107,41 @@ impl Params {
         Ok(())
     }
 
-    /// `search_path` at login.
-    pub fn set_default_search_path(&mut self, schemas: Vec<String>) {
-        let schemas = Arc::new(schemas);
+    /// At login: a parameter has this value by itself, which may be where names are looked for.
+    pub fn set_default_path(&mut self, name: &str, value: &str) {
+        if !SearchPath::follows(name) {
+            return;
+        }
+        let mut path = (*self.defaults.path).clone();
+        path.assign(name, Some(value), &self.defaults.path);
+        let path = Arc::new(path);
         for set in [
             &mut self.defaults,
             &mut self.effective,
             &mut self.after_commit,
         ] {
-            set.search_path = schemas.clone();
+            set.path = path.clone();
         }
     }
 
-    /// Remembers the schemas of a `search_path` that a server accepted; None: the default.
-    pub fn note_search_path(&mut self, schemas: Option<Vec<String>>, scope: Scope) {
-        let schemas = match schemas {
-            Some(schemas) => Arc::new(schemas),
-            None => self.defaults.search_path.clone(),
-        };
+    /// Remembers where names are looked for now that a server accepted a parameter; None: the
+    /// default.
+    pub fn note_path(&mut self, name: &str, value: Option<&str>, scope: Scope) {
+        if !SearchPath::follows(name) {
+            return;
+        }
+        let default = &self.defaults.path;
         if scope == Scope::Session {
-            self.after_commit.search_path = schemas.clone();
+            Arc::make_mut(&mut self.after_commit.path).assign(name, value, default);
         }
         if scope == Scope::Session || self.begin.is_some() {
-            self.effective.search_path = schemas;
+            Arc::make_mut(&mut self.effective.path).assign(name, value, default);
         }
     }
 
     /// Schemas in which unqualified names are looked for.
     pub fn search_path(&self) -> &[String] {
-        &self.effective.search_path
+        self.effective.path.schemas()
     }
 
     /// The values of `pgdog.*` that count now.
@@ -202,8 +208,27 @@ impl Params {
         self.note_change();
     }
 
-    /// RESET ALL and DISCARD ALL.
+    /// RESET ALL, which leaves the user as it is.
     pub fn reset_all(&mut self) {
+        for set in [&mut self.effective, &mut self.after_commit] {
+            let mut reset = self.defaults.clone();
+            for name in ["role", "session_authorization"] {
+                let ordinary = Arc::make_mut(&mut reset.ordinary);
+                match set.ordinary.get(name) {
+                    Some(command) => ordinary.insert(name.to_owned(), command.clone()),
+                    None => ordinary.remove(name),
+                };
+            }
+            let path = Arc::make_mut(&mut set.path);
+            path.assign("search_path", None, &self.defaults.path);
+            reset.path = set.path.clone();
+            *set = reset;
+        }
+        self.note_change();
+    }
+
+    /// DISCARD ALL.
+    pub fn discard_all(&mut self) {
         self.effective = self.defaults.clone();
         self.after_commit = self.defaults.clone();
         self.note_change();

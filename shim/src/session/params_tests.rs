@@ -11,7 +11,7 @@ fn set(params: &mut Params, value: &str, scope: Scope) {
 
 #[test]
 fn set_in_a_transaction_goes_back_with_it() {
-    let mut p = Params::new(Values::default());
+    let mut p = Params::new(Values::default(), "anna");
     p.begin();
     set(&mut p, "replica", Scope::Session);
     assert_eq!(role(&p), RoleChoice::Replica);
@@ -25,7 +25,7 @@ fn set_in_a_transaction_goes_back_with_it() {
 
 #[test]
 fn local_ends_with_the_transaction_and_uncovers_the_session_value() {
-    let mut p = Params::new(Values::default());
+    let mut p = Params::new(Values::default(), "anna");
     set(&mut p, "primary", Scope::Local);
     assert_eq!(role(&p), RoleChoice::Auto, "no transaction, no effect");
     p.begin();
@@ -38,7 +38,7 @@ fn local_ends_with_the_transaction_and_uncovers_the_session_value() {
 
 #[test]
 fn rollback_to_a_savepoint_restores_both_layers_and_keeps_it() {
-    let mut p = Params::new(Values::default());
+    let mut p = Params::new(Values::default(), "anna");
     p.begin();
     set(&mut p, "primary", Scope::Session);
     p.savepoint("a");
@@ -59,7 +59,7 @@ fn rollback_to_a_savepoint_restores_both_layers_and_keeps_it() {
 
 #[test]
 fn reset_goes_back_to_the_start_up_value() {
-    let mut p = Params::new(Values::default());
+    let mut p = Params::new(Values::default(), "anna");
     p.set_default("pgdog.role", "primary").unwrap();
     p.set_default("timezone", "UTC").unwrap();
     let at_login = p.fingerprint();
@@ -78,7 +78,7 @@ fn reset_goes_back_to_the_start_up_value() {
 
 #[test]
 fn late_connections_see_the_state_before_the_transaction() {
-    let mut p = Params::new(Values::default());
+    let mut p = Params::new(Values::default(), "anna");
     p.begin();
     p.note_set("timezone", "SET timezone = 'CET'");
     assert_eq!(p.wanted().len(), 0);
@@ -94,23 +94,22 @@ fn late_connections_see_the_state_before_the_transaction() {
 #[test]
 fn the_search_path_goes_back_as_any_other_parameter() {
     let path = |p: &Params| p.search_path().join(",");
-    let to = |name: &str| Some(vec![name.to_owned()]);
-    let mut p = Params::new(Values::default());
-    p.set_default_search_path(vec!["login".to_owned()]);
+    let mut p = Params::new(Values::default(), "anna");
+    p.set_default_path("search_path", "login");
     p.begin();
-    p.note_search_path(to("a"), Scope::Local);
+    p.note_path("search_path", Some("a"), Scope::Local);
     assert_eq!(path(&p), "a");
     p.commit();
     assert_eq!(path(&p), "login");
     p.begin();
-    p.note_search_path(to("b"), Scope::Session);
+    p.note_path("search_path", Some("b"), Scope::Session);
     p.rollback();
     assert_eq!(path(&p), "login");
-    p.note_search_path(to("c"), Scope::Session);
+    p.note_path("search_path", Some("c"), Scope::Session);
     assert_eq!(path(&p), "c");
-    p.note_search_path(None, Scope::Session);
+    p.note_path("search_path", None, Scope::Session);
     assert_eq!(path(&p), "login");
-    p.note_search_path(to("d"), Scope::Local);
+    p.note_path("search_path", Some("d"), Scope::Local);
     assert_eq!(path(&p), "login", "no transaction, no effect");
 }
 

@@ -258,7 +258,7 @@ impl Session<'_> {
 
     /// What DISCARD ALL does to names and settings.
     pub(super) fn forget_everything(&mut self) {
-        self.params.reset_all();
+        self.params.discard_all();
         self.names.deallocate_all();
         self.names.portals.clear();
         self.temporary.clear();

@@ -8,7 +8,6 @@ use tokio::net::TcpStream;
 
 use super::client::{Client, Gone};
 use super::greet::{Database, Guest, greet};
-use super::params::Params;
 use super::party::{Participant, Place};
 use super::services::Services;
 use super::settings::Keep;
@@ -94,7 +93,6 @@ async fn open<'a>(
     let seen = services
         .clients
         .enter(&guest.account.name, &database, peer, application);
-    let params = Params::new(services.settings.load().values.clone());
     let mut session = Session::new(
         client,
         services.clone(),
@@ -102,7 +100,6 @@ async fn open<'a>(
         guest.account.clone(),
         seen,
     );
-    session.params = params;
     let settings = services.settings.load();
     session.keep = settings.keep_for(&guest.account, session.cluster.name());
     match session.take_over(&guest.startup).await {
@@ -163,12 +160,14 @@ impl Session<'_> {
                 Vec::new()
             }
         };
-        let refused = rows
-            .extract_if(.., |row| row.len() == RULES)
-            .find_map(|rules| self.refused(&rules));
-        if let Some(refused) = refused {
-            self.give_back(first);
-            return Err(refused);
+        for rules in rows.extract_if(.., |row| row.len() == RULES) {
+            if let Some(refused) = self.refused(&rules) {
+                self.give_back(first);
+                return Err(refused);
+            }
+            if let [.., Some(path)] = &rules[..] {
+                self.params.set_default_path("search_path", path);
+            }
         }
         self.role_settings = Some((role_settings(&rows), Moment::now()));
         if self.is_of_old_role(&first.lease) {
@@ -178,9 +177,7 @@ impl Session<'_> {
         self.take_role_settings(rows.into_iter().flatten().flatten());
         for (name, value) in asked {
             self.params.set_default(&name, &value)?;
-            if name == "search_path" {
-                self.default_search_path(&value);
-            }
+            self.params.set_default_path(&name, &value);
         }
         self.adapt(&mut first.lease).await?;
         for (name, value) in first.lease.parameters() {
@@ -210,7 +207,7 @@ impl Session<'_> {
     /// rules.
     fn refused(&self, rules: &[Option<String>]) -> Option<Fault> {
         let broken = rules.iter().position(|rule| rule.as_deref() == Some("f"))?;
-        let database = rules.last().cloned().flatten().unwrap_or_default();
+        let database = rules.get(DATABASE).cloned().flatten().unwrap_or_default();
         let (code, message) = match broken {
             0 => (
                 "28000",
@@ -240,9 +237,8 @@ impl Session<'_> {
             let Some((name, value)) = setting.split_once('=') else {
                 continue;
             };
-            if name == "search_path" {
-                self.default_search_path(value);
-            } else if name.starts_with("pgdog.")
+            self.params.set_default_path(name, value);
+            if name.starts_with("pgdog.")
                 && let Err(fault) = self.params.set_default(name, value)
             {
                 // PostgreSQL too lets somebody in whose ALTER ROLE ... SET is wrong.
@@ -252,14 +248,18 @@ impl Session<'_> {
     }
 }
 
-/// Whether role and database still let anybody in, in the order in which a server asks.
+/// Whether role and database still let anybody in, in the order in which a server asks; and where
+/// a session of theirs looks for names.
 const LETS_IN: &str = "SELECT r.rolcanlogin, d.datallowconn, \
-       pg_catalog.has_database_privilege(session_user, d.oid, 'CONNECT'), d.datname \
+       pg_catalog.has_database_privilege(session_user, d.oid, 'CONNECT'), d.datname, \
+       (SELECT s.reset_val FROM pg_catalog.pg_settings s WHERE s.name = 'search_path') \
   FROM pg_catalog.pg_roles r, pg_catalog.pg_database d \
  WHERE r.rolname = session_user AND d.datname = pg_catalog.current_database()";
 
 /// Columns of [`LETS_IN`].
-const RULES: usize = 4;
+const RULES: usize = 5;
+/// The one with the database's name.
+const DATABASE: usize = 3;
 
 /// Settings that cannot be changed once a session has begun.
 const BEGIN_WITH: [&str; 6] = [
