@@ -136,7 +136,8 @@ COMMENT ON FUNCTION pgdog.after_drop() IS
 
 CREATE EVENT TRIGGER pgdog_after_ddl ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE', 'CREATE SCHEMA',
-                 'ALTER SCHEMA', 'ALTER DOMAIN', 'CREATE FUNCTION', 'ALTER FUNCTION', 'ALTER ROUTINE')
+                 'ALTER SCHEMA', 'ALTER DOMAIN', 'CREATE FUNCTION', 'ALTER FUNCTION',
+                 'ALTER ROUTINE')
     EXECUTE FUNCTION pgdog.after_ddl();
 CREATE EVENT TRIGGER pgdog_after_drop ON sql_drop
     EXECUTE FUNCTION pgdog.after_drop();

@@ -256,7 +256,10 @@ async fn r092_names_are_folded_as_by_postgresql(cluster: &Cluster) -> anyhow::Re
             "SELECT v FROM \"Order Lines\" WHERE U&\"Tenant!0049d\" UESCAPE '!' = 12",
             "T D D D C(SELECT 3) Z(I)",
         ),
-        ("SELECT v FROM \"Order Lines\" WHERE TenantId = 12", NO_KEY),
+        (
+            "SELECT v FROM \"Order Lines\" WHERE TenantId = 12",
+            "E(42703) Z(I)",
+        ),
         (
             "SELECT memo FROM ORDERS WHERE TENANT_ID = 12 AND id = 1",
             "T D C(SELECT 1) Z(I)",

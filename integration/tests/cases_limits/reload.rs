@@ -159,13 +159,7 @@ pub async fn a_bad_file_changes_nothing(cluster: &Cluster) -> anyhow::Result<()>
         ensure!(text.contains(part), "{part} is not told: {text}");
     }
     // The signal has nobody to tell: the process goes on.
-    let log = || std::fs::read_to_string(cluster.dir().join("shim-0.log"));
-    let told = log()?.matches("is in service").count();
     cluster.signal_shim(0, Signal::SIGHUP)?;
-    wait_until("the signal is refused too", LIMIT, || async {
-        Ok((log()?.matches("is in service").count() > told).then_some(()))
-    })
-    .await?;
     ensure!(admin.rows("SHOW CONFIG").await? == config);
     // A node that does not answer is found out before anything is shown.
     let nowhere = "\n[[databases]]\nname = \"gone\"\nhost = \"127.0.0.1\"\nport = 1\n";
@@ -205,7 +199,13 @@ pub async fn a_database_in_service_is_not_set_aside(cluster: &Cluster) -> anyhow
     for part in ["\"app\" is in service", "placement by schema"] {
         ensure!(text.contains(part), "{part} is not told: {text}");
     }
+    let log = || std::fs::read_to_string(cluster.dir().join("shim-0.log"));
+    let told = log()?.matches("is in service").count();
     cluster.signal_shim(0, Signal::SIGHUP)?;
+    wait_until("the signal is refused too", LIMIT, || async {
+        Ok((log()?.matches("is in service").count() > told).then_some(()))
+    })
+    .await?;
     ensure!(admin.rows("SHOW CONFIG").await? == config);
     client.batch_execute("SELECT 1; COMMIT").await?;
     cluster.connect().await?.value("SELECT 1").await?;

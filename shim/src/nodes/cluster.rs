@@ -356,8 +356,8 @@ impl Cluster {
         shards
     }
 
-    /// Name for a two-phase transaction of a shard that decides, the lowest, and others. Waits until
-    /// the lock that shows that this coordinator lives is held.
+    /// Name for a two-phase transaction of a shard that decides, the lowest, and others. Waits
+    /// until the lock that shows that this coordinator lives is held.
     ///
     /// # Errors
     /// 55000 when a shard cannot prepare transactions, 08006 when the lock cannot be had.

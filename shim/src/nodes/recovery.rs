@@ -13,9 +13,10 @@
 //!
 //! A coordinator that wakes up late finds no such prepared transaction at its decision (42704).
 //!
-//! Every other participant leaves a row of the same name, too, which is visible once it is committed
-//! there. A decided transaction that is neither prepared nor has its row on one of the shards that
-//! its name tells was rolled back there by somebody else: that cannot be mended here, see `doubt`.
+//! Every other participant leaves a row of the same name, too, which is visible once it is
+//! committed there. A decided transaction that is neither prepared nor has its row on one of the
+//! shards that its name tells was rolled back there by somebody else: that cannot be mended here,
+//! see `doubt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
