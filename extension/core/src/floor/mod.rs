@@ -163,7 +163,9 @@ pub fn choose(candidates: &[Candidate], ask: &Ask<'_>) -> Decision {
             Standing::Proved | Standing::Unfit => None,
         });
     match likely.min_by_key(|(rank, _)| in_time_first(*rank, ask.budget_ms)) {
-        Some((Rank::Measured(eta), _)) if eta > ask.budget_ms.saturating_mul(CERTAINTY) => {}
+        Some((Rank::Measured(eta), candidate))
+            if eta > ask.budget_ms.saturating_mul(CERTAINTY)
+                && has_been_late(&candidates[candidate], ask.budget_ms) => {}
         Some((_, candidate)) if ask.budget_ms > 0 => {
             return Decision::Guard {
                 candidate,
@@ -350,6 +352,14 @@ fn rank(sample: &Sample, floor: Lsn) -> Rank {
         (_, _, Some(lag_ms)) => Rank::Guessed(lag_ms),
         (_, _, None) => Rank::Unknown,
     }
+}
+
+/// Whether a replica was not only behind a burst of writes when it was asked: one that keeps up, or
+/// whose delay is set, is measured at the pace of the writers, which says nothing of its own.
+fn has_been_late(candidate: &Candidate, budget_ms: u64) -> bool {
+    let sample = candidate.sample.as_ref();
+    let lag_ms = sample.and_then(|sample| sample.lag_ms);
+    lag_ms.is_none_or(|lag_ms| lag_ms > budget_ms)
 }
 
 /// Candidates that are measured to be too slow come last: somebody unmeasured may do better.

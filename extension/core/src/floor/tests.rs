@@ -156,6 +156,20 @@ fn a_measured_eta_beyond_the_budget_is_refused_at_once_with_that_eta() {
 }
 
 #[test]
+fn a_burst_before_a_replica_that_keeps_up_is_no_reason_to_refuse() {
+    let mut steady = with_rate(replica("a", "a", 0), 1000);
+    let guard = Decision::Guard {
+        candidate: 0,
+        budget_ms: 100,
+    };
+    for (lag_ms, is_late) in [(20, false), (100, false), (101, true)] {
+        steady.sample.as_mut().unwrap().lag_ms = Some(lag_ms);
+        let decision = choose_at(10_000, 100, &[steady.clone()]);
+        assert_eq!(decision != guard, is_late, "{lag_ms}: {decision:?}");
+    }
+}
+
+#[test]
 fn an_estimate_that_is_only_a_little_too_long_is_no_reason_to_refuse() {
     let slow = with_rate(replica("a", "a", 0), 1000);
     let guard = Decision::Guard {
