@@ -123,8 +123,14 @@ impl Answer {
         if self.rows.len() != right.rows.len() {
             return Some("the number of rows".to_owned());
         }
+        let types = right.columns.last().map_or(&[][..], Vec::as_slice);
         let of = |answer: &Answer, places: &[usize]| -> Vec<Cells> {
-            let keys = |row: &Cells| places.iter().map(|at| row[*at].clone()).collect();
+            let numeric = |at: usize| types.get(at).is_some_and(|column| column.1 == NUMERIC);
+            let key = |row: &Cells, at: usize| match &row[at] {
+                Some(cell) if numeric(at) => Some(unscaled(cell)),
+                cell => cell.clone(),
+            };
+            let keys = |row: &Cells| places.iter().map(|at| key(row, *at)).collect();
             answer.rows.iter().map(keys).collect()
         };
         let sorted = |answer: &Answer| {
@@ -159,6 +165,29 @@ impl Answer {
             text += &format!("      ... {} rows\n", self.rows.len());
         }
         text
+    }
+}
+
+/// `pg_type.oid` of `numeric`.
+const NUMERIC: u32 = 1700;
+
+/// A number without its scale: 1.5 and 1.50 may stand in either order.
+fn unscaled(cell: &[u8]) -> Vec<u8> {
+    match std::str::from_utf8(cell) {
+        Ok(text) if text.contains('.') && text.is_ascii() && !text.contains(char::is_control) => {
+            text.trim_end_matches('0')
+                .trim_end_matches('.')
+                .as_bytes()
+                .to_vec()
+        }
+        _ => {
+            let mut binary = cell.to_vec();
+            // Digits, weight, sign, and the scale.
+            if let Some(scale) = binary.get_mut(6..8).filter(|_| cell.contains(&0)) {
+                scale.fill(0);
+            }
+            binary
+        }
     }
 }
 

@@ -177,6 +177,8 @@ fn assignments(maker: &mut Maker, table: &Table, source: &Source) -> String {
         let (name, r#type) = columns.swap_remove(at);
         let value = match maker.below(4) {
             0 => "DEFAULT".to_owned(),
+            // One scale only: of equal numbers PostgreSQL may show either.
+            _ if r#type == Type::Num => maker.some_value(r#type),
             1 => maker.some_value(r#type),
             _ => maker.expression(std::slice::from_ref(source), r#type, 1),
         };
