@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use pgdog_integration::fixture::plain;
-use pgdog_integration::wire::{Wire, shape};
+use pgdog_integration::wire::{Wire, shape, value};
 use pgdog_integration::{Cluster, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -42,6 +42,7 @@ pub async fn r113_a_constraint_that_fails_at_the_end_undoes_both(
     let mut wire = Wire::connect(&plain(cluster, 0)).await?;
     for sql in [
         "BEGIN",
+        "SET work_mem = '3MB'",
         "INSERT INTO parents VALUES (11, 1)",
         "INSERT INTO children VALUES (12, 1)",
     ] {
@@ -50,6 +51,14 @@ pub async fn r113_a_constraint_that_fails_at_the_end_undoes_both(
     }
     let found = shape(&wire.query("COMMIT").await?);
     ensure!(found == "E(23503) Z(I)", "{found}");
+    // A server that has prepared keeps what was set, whatever comes then; nobody is to meet it.
+    for shard in 0..2 {
+        let sql = format!("/* pgdog_shard: {shard} */ SELECT current_setting('work_mem')");
+        for client in [&mut Wire::connect(&plain(cluster, 0)).await?, &mut wire] {
+            let work_mem = value(&client.query(&sql).await?);
+            ensure!(work_mem.as_deref() == Some("4MB"), "{shard}: {work_mem:?}");
+        }
+    }
     for (shard, table) in [(0, "parents"), (1, "children")] {
         let node = cluster.primary(shard).await?;
         let left = node.value(&format!("SELECT count(*) FROM {table}")).await?;

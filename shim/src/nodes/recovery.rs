@@ -43,7 +43,7 @@ pub enum Decider {
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// COMMIT PREPARED on the other shards.
+    /// COMMIT PREPARED wherever it is prepared.
     CommitRest,
     /// ROLLBACK PREPARED on the decider, and only if that succeeded on the others.
     RollbackDeciderFirst,
@@ -97,18 +97,20 @@ impl Look {
         found
     }
 
-    /// What the decider said about it.
+    /// What the decider said about it, or did before a failover: nobody is committed before it, so
+    /// the row of any of them speaks for it.
     pub fn decider(&self, name: &GidName, coordinator_lives: bool) -> Decider {
-        let (Some(prepared), Some(rows)) = (
+        if self.late.values().any(|rows| rows.contains(name)) {
+            return Decider::Recorded;
+        }
+        // The rows first: a transaction that was committed between the two looks is in both.
+        let (Some(prepared), Some(_)) = (
             self.prepared.get(&name.decider),
             self.late.get(&name.decider),
         ) else {
             return Decider::Unknown;
         };
-        // The row first: a transaction that was committed between the two looks is in both.
-        if rows.contains(name) {
-            Decider::Recorded
-        } else if prepared.contains(name) {
+        if prepared.contains(name) {
             Decider::Prepared { coordinator_lives }
         } else {
             Decider::Neither
@@ -195,6 +197,22 @@ mod tests {
 
     fn outcome(look: &Look, number: u64, lives: bool) -> Verdict {
         verdict(look.decider(&name(number), lives))
+    }
+
+    #[test]
+    fn a_part_that_is_committed_decides_for_a_decider_that_has_forgotten() {
+        // Its standby took over before it had replayed the decision.
+        let mut look = Look {
+            prepared: sets(&[(0, &[1]), (1, &[])]),
+            late: sets(&[(0, &[]), (1, &[1])]),
+            ..Look::default()
+        };
+        assert_eq!(outcome(&look, 1, false), Verdict::CommitRest);
+        look.prepared = sets(&[(1, &[]), (2, &[1])]);
+        look.late = sets(&[(1, &[1]), (2, &[])]);
+        assert_eq!(outcome(&look, 1, false), Verdict::CommitRest, "it is away");
+        look.late = sets(&[(1, &[]), (2, &[])]);
+        assert_eq!(outcome(&look, 1, false), Verdict::Leave);
     }
 
     #[test]

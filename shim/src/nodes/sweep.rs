@@ -92,7 +92,15 @@ async fn settle(
     let lives = coordinator_lives(cluster, name).await?;
     match verdict(look.decider(name, lives)) {
         Verdict::Leave => Ok(()),
-        Verdict::CommitRest => finish_all(cluster, "COMMIT", name, others).await,
+        Verdict::CommitRest => {
+            let holds = |names: &BTreeSet<GidName>| names.contains(name);
+            let decider = look.prepared.get(&name.decider).is_some_and(holds);
+            let all = others
+                .iter()
+                .copied()
+                .chain(decider.then_some(name.decider));
+            finish_all(cluster, "COMMIT", name, &all.collect()).await
+        }
         Verdict::RollbackRest => finish_all(cluster, "ROLLBACK", name, others).await,
         Verdict::RollbackDeciderFirst => {
             match finish(cluster, "ROLLBACK", name, name.decider).await? {

@@ -20,9 +20,9 @@ const SESSION_LOCKS: [u32; 8] = [2880, 2881, 2882, 2883, 2886, 2887, 2888, 2889]
 const FIRST_OF_USERS: u32 = 16384;
 
 impl Session<'_> {
-    /// Calls a function on the server that is kept for the client, on the shard that it has named,
-    /// on the server that takes part in the transaction, or on shard 0, where functions of no table
-    /// run. A function of a user may touch any table, so it needs one of the first two.
+    /// Calls a function on the server that is kept for the client, on the one that takes part in
+    /// the transaction, or on shard 0, where functions of no table run. One of a user may touch any
+    /// table: it needs a shard that the client has named.
     ///
     /// # Errors
     /// The client is gone.
@@ -46,14 +46,16 @@ impl Session<'_> {
             return Ok(());
         }
         let topology = self.cluster.topology();
-        let named = self.params.own().shard.map(ShardNumber);
-        if oid.is_some_and(|oid| oid >= FIRST_OF_USERS)
-            && !(topology.is_undivided() || self.pin.is_some() || named.is_some())
-        {
-            self.fault(&needs_a_shard()).await;
-            return Ok(());
-        }
-        let shard = self.shard_of_calls(named);
+        let by_user = oid.is_some_and(|oid| oid >= FIRST_OF_USERS) && !topology.is_undivided();
+        let named = self.params.own().shard.filter(|_| by_user);
+        let shard = match named {
+            None if by_user => {
+                self.fault(&needs_a_shard()).await;
+                return Ok(());
+            }
+            Some(named) => ShardNumber(named),
+            None => self.shard_of_calls(),
+        };
         if oid.is_some_and(|oid| SESSION_LOCKS.contains(&oid))
             && let Err(fault) = self.pin(shard, "advisory lock")
         {
@@ -76,10 +78,10 @@ impl Session<'_> {
         }
     }
 
-    fn shard_of_calls(&self, named: Option<ShardNumber>) -> ShardNumber {
+    fn shard_of_calls(&self) -> ShardNumber {
         let pinned = self.pin.map(|(shard, _)| shard);
         let joined = self.participants.keys().next().copied();
-        pinned.or(named).or(joined).unwrap_or(ShardNumber(0))
+        pinned.or(joined).unwrap_or(ShardNumber(0))
     }
 
     async fn call_on(

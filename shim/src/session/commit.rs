@@ -20,7 +20,7 @@ use super::party::{Participant, Place};
 use super::tx::{CommitPlan, commit_plan};
 use crate::nodes::Part;
 use crate::observe::Counted;
-use crate::proto::ErrorFields;
+use crate::proto::{ErrorFields, TxStatus};
 use crate::server::{Ahead, Applied};
 
 /// How the transaction ended.
@@ -93,6 +93,11 @@ impl Session<'_> {
     /// What the transaction has set holds from now on, or not at all.
     pub(super) fn settle_settings(&mut self, committed: bool) {
         if !committed {
+            // Who was prepared, or committed before the others failed, has kept what was set.
+            let changed = self.params.have_changed();
+            for Participant { lease, .. } in self.participants.values_mut() {
+                lease.applied.unknown |= changed && lease.tx_status() == TxStatus::Idle;
+            }
             return self.params.rollback();
         }
         self.params.commit();

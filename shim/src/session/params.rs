@@ -275,6 +275,12 @@ impl Params {
         self.fingerprint
     }
 
+    /// Whether the open transaction has set ordinary parameters beyond its end, should it commit.
+    pub fn have_changed(&self) -> bool {
+        let before = self.begin.as_ref().map(|mark| &mark.after_commit.ordinary);
+        before.is_some_and(|before| *before != self.after_commit.ordinary)
+    }
+
     /// A transaction begins.
     pub fn begin(&mut self) {
         self.begin = Some(self.mark());
