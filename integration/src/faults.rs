@@ -20,6 +20,44 @@ use crate::wait::wait_until;
 /// For what happens within moments.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// How long a standby may take to pause its replay, or to go on.
+const PAUSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Pauses or resumes the replay of all replicas of a shard, and waits until they say so.
+///
+/// # Errors
+/// When one of them cannot be asked, or does not follow in time.
+pub async fn replay(cluster: &Cluster, shard: u16, on: bool) -> anyhow::Result<()> {
+    let (call, state) = match on {
+        true => ("SELECT pg_wal_replay_resume()", "not paused"),
+        false => ("SELECT pg_wal_replay_pause()", "paused"),
+    };
+    for replica in 0..cluster.shard(shard)?.replicas.len() {
+        let node = cluster.replica(shard, replica).await?;
+        node.batch_execute(call).await?;
+        wait_until(&format!("replay {state}"), PAUSE_LIMIT, || async {
+            let now = node.value("SELECT pg_get_wal_replay_pause_state()").await?;
+            Ok((now == state).then_some(()))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Runs a check with all replay of a shard paused; it goes on afterwards, whatever the outcome.
+///
+/// # Errors
+/// Those of the check and of [`replay`].
+pub async fn while_paused<F>(cluster: &Cluster, shard: u16, check: F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    replay(cluster, shard, false).await?;
+    let outcome = check.await;
+    replay(cluster, shard, true).await?;
+    outcome
+}
+
 /// The shim that drives a task.
 ///
 /// # Errors

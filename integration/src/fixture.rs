@@ -161,6 +161,30 @@ fn status_kb(cluster: &Cluster, shim: usize, key: &str) -> anyhow::Result<u64> {
     Ok(kb.trim().trim_end_matches(" kB").parse()?)
 }
 
+/// Makes `parents` and `children`, sharded by `tenant_id`, of which a child without its parent is
+/// found at the commit.
+///
+/// # Errors
+/// When a statement fails.
+pub async fn create_deferred(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    for sql in [
+        "CREATE TABLE parents (tenant_id bigint, id bigint, PRIMARY KEY (tenant_id, id))",
+        "CREATE TABLE children (tenant_id bigint, id bigint, FOREIGN KEY (tenant_id, id) \
+         REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
+    ] {
+        client.batch_execute(sql).await.context(sql)?;
+    }
+    for table in ["parents", "children"] {
+        let sql = format!(
+            "SELECT pgdog.shard_table('{table}', 'tenant_id', lookup_query => \
+             'SELECT shard_id FROM tenants WHERE id = $1', lookup_result => 'shard')"
+        );
+        client.batch_execute(&sql).await.context(sql)?;
+    }
+    Ok(())
+}
+
 /// Whether cases run at full size instead of the size that fits into CI: `FULL_SIZE=1`.
 pub fn full_size() -> bool {
     std::env::var_os("FULL_SIZE").is_some()

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use pgdog_integration::client::Client;
+use pgdog_integration::faults::while_paused;
 use pgdog_integration::{Cluster, Shape, claims, fixture, suite, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -32,31 +33,6 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
         client.batch_execute(&sql).await?;
     }
     Ok(())
-}
-
-/// Pauses or resumes the replay of the second shard's replica.
-async fn replay(cluster: &Cluster, on: bool) -> anyhow::Result<()> {
-    let (call, state) = match on {
-        true => ("SELECT pg_wal_replay_resume()", "not paused"),
-        false => ("SELECT pg_wal_replay_pause()", "paused"),
-    };
-    let node = cluster.replica(1, 0).await?;
-    node.batch_execute(call).await?;
-    wait_until(&format!("replay {state}"), LIMIT, || async {
-        let now = node.value("SELECT pg_get_wal_replay_pause_state()").await?;
-        Ok((now == state).then_some(()))
-    })
-    .await
-}
-
-async fn while_paused<F>(cluster: &Cluster, check: F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<()>>,
-{
-    replay(cluster, false).await?;
-    let outcome = check.await;
-    replay(cluster, true).await?;
-    outcome
 }
 
 /// A client that sees what it wrote. It does not wait long for it.
@@ -103,7 +79,7 @@ async fn a_floor_that_is_missed_does_not_undo_what_was_written(
     let client = reader(cluster).await?;
     let before = qty_of(&client, 11).await?;
     for round in 0..6 {
-        while_paused(cluster, async {
+        while_paused(cluster, 1, async {
             let raise = format!("UPDATE orders SET qty = {round} WHERE tenant_id = 12");
             client.batch_execute(&raise).await?;
             let write = "UPDATE orders SET qty = qty + 1000 WHERE tenant_id = 11";
@@ -145,7 +121,7 @@ async fn a_floor_that_is_missed_does_not_change_the_snapshot(
 ) -> anyhow::Result<()> {
     let client = reader(cluster).await?;
     for round in 0..4 {
-        while_paused(cluster, async {
+        while_paused(cluster, 1, async {
             let raise = format!("UPDATE orders SET qty = {round} WHERE tenant_id = 12");
             client.batch_execute(&raise).await?;
             client

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use futures_util::future::try_join_all;
 use pgdog_integration::client::{Client, describe, sqlstate};
+use pgdog_integration::faults::while_paused;
 use pgdog_integration::{Cluster, Shape, claims, faults, fixture, suite, wait_until};
 
 use balance::*;
@@ -80,35 +81,6 @@ async fn keep_stamps(cluster: &Cluster) -> anyhow::Result<()> {
     .map(drop)
 }
 
-/// Pauses or resumes the replay of every replica.
-async fn replay(cluster: &Cluster, on: bool) -> anyhow::Result<()> {
-    let (call, state) = match on {
-        true => ("SELECT pg_wal_replay_resume()", "not paused"),
-        false => ("SELECT pg_wal_replay_pause()", "paused"),
-    };
-    for replica in 0..REPLICAS {
-        let node = cluster.replica(0, replica).await?;
-        node.batch_execute(call).await?;
-        wait_until(&format!("replay {state}"), LIMIT, || async {
-            let now = node.value("SELECT pg_get_wal_replay_pause_state()").await?;
-            Ok((now == state).then_some(()))
-        })
-        .await?;
-    }
-    Ok(())
-}
-
-/// Runs a check with all replay paused; it goes on afterwards, whatever the outcome.
-async fn while_paused<F>(cluster: &Cluster, check: F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<()>>,
-{
-    replay(cluster, false).await?;
-    let outcome = check.await;
-    replay(cluster, true).await?;
-    outcome
-}
-
 /// `primary` or `replica`: who answered the statement before.
 async fn role_of_answer(client: &Client) -> anyhow::Result<String> {
     let route = client.value("SHOW pgdog.last_route").await?;
@@ -142,7 +114,7 @@ async fn r078_a_read_below_its_floor_waits_is_refused_or_falls_back(
     cluster: &Cluster,
 ) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
-    while_paused(cluster, async {
+    while_paused(cluster, 0, async {
         client
             .write_then_floor("INSERT INTO notes VALUES (78, 'new')")
             .await?;
@@ -387,7 +359,7 @@ async fn counted(cluster: &Cluster) -> anyhow::Result<[u64; 4]> {
 async fn show_floors_tells_what_became_of_reads(cluster: &Cluster) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
     let [kept, fell_back, refused, _] = counted(cluster).await?;
-    while_paused(cluster, async {
+    while_paused(cluster, 0, async {
         client
             .write_then_floor("INSERT INTO notes VALUES (86, 'counted')")
             .await?;

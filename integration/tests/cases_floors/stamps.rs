@@ -3,9 +3,10 @@
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use pgdog_integration::client::Client;
+use pgdog_integration::faults::while_paused;
 use pgdog_integration::{Cluster, fixture, wait_until};
 
-use super::{LIMIT, body_of, read_from_a_replica, role_of_answer, while_paused};
+use super::{LIMIT, body_of, read_from_a_replica, role_of_answer};
 
 /// Writes a row and returns a moment that is not before its commit, by the primary's clock.
 async fn write_and_stamp(cluster: &Cluster, client: &Client, id: i64) -> anyhow::Result<String> {
@@ -22,7 +23,7 @@ async fn stamp(client: &Client) -> anyhow::Result<String> {
 
 pub async fn r081_a_commit_timestamp_is_a_floor(cluster: &Cluster) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
-    while_paused(cluster, async {
+    while_paused(cluster, 0, async {
         for (id, set) in [
             (8101, "SET SERVER XACT TIMESTAMP"),
             (8102, "SET pgdog.min_commit_timestamp ="),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use pgdog_integration::fixture::plain;
+use anyhow::ensure;
+use pgdog_integration::fixture::{create_deferred, plain};
 use pgdog_integration::wire::{Wire, shape, value};
 use pgdog_integration::{Cluster, wait_until};
 
@@ -24,21 +24,7 @@ pub async fn none_prepared(cluster: &Cluster) -> anyhow::Result<()> {
 pub async fn r113_a_constraint_that_fails_at_the_end_undoes_both(
     cluster: &Cluster,
 ) -> anyhow::Result<()> {
-    let client = cluster.connect().await?;
-    for sql in [
-        "CREATE TABLE parents (tenant_id bigint, id bigint, PRIMARY KEY (tenant_id, id))",
-        "CREATE TABLE children (tenant_id bigint, id bigint, FOREIGN KEY (tenant_id, id) \
-         REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
-    ] {
-        client.batch_execute(sql).await.context(sql)?;
-    }
-    for table in ["parents", "children"] {
-        let sql = format!(
-            "SELECT pgdog.shard_table('{table}', 'tenant_id', lookup_query => \
-             'SELECT shard_id FROM tenants WHERE id = $1', lookup_result => 'shard')"
-        );
-        client.batch_execute(&sql).await.context(sql)?;
-    }
+    create_deferred(cluster).await?;
     let mut wire = Wire::connect(&plain(cluster, 0)).await?;
     for sql in [
         "BEGIN",

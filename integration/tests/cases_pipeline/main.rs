@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
-use pgdog_integration::fixture::{configure, count, create, direct, none_left, plain, resident_kb};
+use pgdog_integration::fixture::{
+    configure, count, create, create_deferred, direct, none_left, plain, resident_kb,
+};
 use pgdog_integration::wire::{Batch, Message, Wire, shape, value};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 
@@ -43,21 +45,7 @@ fn main() -> ExitCode {
 
 async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
     create(cluster).await?;
-    let client = cluster.connect().await?;
-    for sql in [
-        "CREATE TABLE parents (tenant_id bigint, id bigint, PRIMARY KEY (tenant_id, id))",
-        "CREATE TABLE children (tenant_id bigint, id bigint, FOREIGN KEY (tenant_id, id) \
-         REFERENCES parents DEFERRABLE INITIALLY DEFERRED)",
-    ] {
-        client.batch_execute(sql).await.context(sql)?;
-    }
-    for table in ["parents", "children"] {
-        let sql = format!(
-            "SELECT pgdog.shard_table('{table}', 'tenant_id', lookup_query => \
-             'SELECT shard_id FROM tenants WHERE id = $1', lookup_result => 'shard')"
-        );
-        client.batch_execute(&sql).await.context(sql)?;
-    }
+    create_deferred(cluster).await?;
     configure(cluster, NARROW, &["default_pool_size = 1"]).await
 }
 

@@ -201,6 +201,14 @@ fn keyed_filter(maker: &mut Maker, source: &Source, family: usize, keyed: usize)
     }
 }
 
+/// The other table with the same keys, and a filter that joins its rows, as `o`, by key.
+fn beside(maker: &mut Maker, source: &Source, family: usize, name: &str) -> (&'static str, String) {
+    let other = TABLES[family * 2 + 1 - usize::from(name.ends_with("_b"))];
+    let filter = keyed_filter(maker, source, family, 100);
+    let join = format!("{filter} AND o.k = {name}.k AND o.id = {name}.id");
+    (other.name, join)
+}
+
 fn update(maker: &mut Maker) -> Query {
     let (table, family) = sharded(maker);
     let source = named(maker, &table);
@@ -209,12 +217,8 @@ fn update(maker: &mut Maker) -> Query {
     let kind = if keyed { "update of a key" } else { "update" };
     let name = table.name;
     if maker.chance(20) {
-        let other = TABLES[family * 2 + 1 - usize::from(name.ends_with("_b"))];
-        let filter = keyed_filter(maker, &source, family, 100);
-        let sql = format!(
-            "UPDATE {name} SET {set} FROM {} o{filter} AND o.k = {name}.k AND o.id = {name}.id",
-            other.name
-        );
+        let (other, filter) = beside(maker, &source, family, name);
+        let sql = format!("UPDATE {name} SET {set} FROM {other} o{filter}");
         return rows(sql, "update from");
     }
     let filter = keyed_filter(maker, &source, family, if keyed { 100 } else { 0 });
@@ -246,12 +250,8 @@ fn delete(maker: &mut Maker) -> Query {
     let source = named(maker, &table);
     let name = table.name;
     if maker.chance(20) {
-        let other = TABLES[family * 2 + 1 - usize::from(name.ends_with("_b"))];
-        let filter = keyed_filter(maker, &source, family, 100);
-        let sql = format!(
-            "DELETE FROM {name} USING {} o{filter} AND o.k = {name}.k AND o.id = {name}.id",
-            other.name
-        );
+        let (other, filter) = beside(maker, &source, family, name);
+        let sql = format!("DELETE FROM {name} USING {other} o{filter}");
         return rows(sql, "delete using");
     }
     let keyed = maker.chance(80);

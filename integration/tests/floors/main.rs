@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use cost::*;
 use pgdog_integration::client::{Client, sqlstate};
+use pgdog_integration::faults::{replay, while_paused};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
 
 const WHERE: &str = "SELECT pg_is_in_recovery()::text, current_setting('port')";
@@ -44,35 +45,6 @@ async fn prepare(cluster: &Cluster) -> anyhow::Result<()> {
         .batch_execute("CREATE TABLE notes (id bigint PRIMARY KEY, body text)")
         .await?;
     Ok(())
-}
-
-async fn replay(cluster: &Cluster, on: bool) -> anyhow::Result<()> {
-    let node = cluster.replica(0, 0).await?;
-    match on {
-        true => node.batch_execute("SELECT pg_wal_replay_resume()").await?,
-        false => node.batch_execute("SELECT pg_wal_replay_pause()").await?,
-    }
-    let state = if on { "not paused" } else { "paused" };
-    wait_until(
-        &format!("replay {state}"),
-        Duration::from_secs(30),
-        || async {
-            let now = node.value("SELECT pg_get_wal_replay_pause_state()").await?;
-            Ok((now == state).then_some(()))
-        },
-    )
-    .await
-}
-
-/// Runs a check with the replay paused; it goes on afterwards, whatever the outcome.
-async fn while_paused<F>(cluster: &Cluster, check: F) -> anyhow::Result<()>
-where
-    F: Future<Output = anyhow::Result<()>>,
-{
-    replay(cluster, false).await?;
-    let outcome = check.await;
-    replay(cluster, true).await?;
-    outcome
 }
 
 async fn expect_replica(cluster: &Cluster, client: &Client) -> anyhow::Result<()> {
@@ -179,7 +151,7 @@ async fn the_replica_logs_the_read(cluster: &Cluster) -> anyhow::Result<()> {
 async fn read_below_the_floor_waits_and_is_refused_with_an_eta(
     cluster: &Cluster,
 ) -> anyhow::Result<()> {
-    while_paused(cluster, async {
+    while_paused(cluster, 0, async {
         let client = cluster.connect().await?;
         client
             .write_then_floor("INSERT INTO notes VALUES (3, 'late')")
@@ -213,7 +185,7 @@ async fn read_below_the_floor_waits_and_is_refused_with_an_eta(
 
 async fn read_waits_until_the_replica_has_replayed(cluster: &Cluster) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
-    replay(cluster, false).await?;
+    replay(cluster, 0, false).await?;
     let outcome = async {
         client
             .write_then_floor("INSERT INTO notes VALUES (4, 'in time')")
@@ -223,21 +195,21 @@ async fn read_waits_until_the_replica_has_replayed(cluster: &Cluster) -> anyhow:
             .await?;
         let read = client.value("SELECT body FROM notes WHERE id = 4");
         // The read is sent before the replay is asked to go on: `join!` polls in order.
-        let resume = replay(cluster, true);
+        let resume = replay(cluster, 0, true);
         let (read, resumed) = tokio::join!(read, resume);
         resumed?;
         ensure!(read? == "in time");
         expect_replica(cluster, &client).await
     }
     .await;
-    replay(cluster, true).await?;
+    replay(cluster, 0, true).await?;
     outcome
 }
 
 async fn read_below_the_floor_falls_back_to_the_primary_when_allowed(
     cluster: &Cluster,
 ) -> anyhow::Result<()> {
-    while_paused(cluster, async {
+    while_paused(cluster, 0, async {
         let client = cluster.connect().await?;
         client
             .write_then_floor("INSERT INTO notes VALUES (5, 'fallback')")
@@ -258,7 +230,7 @@ async fn read_below_the_floor_falls_back_to_the_primary_when_allowed(
 }
 
 async fn read_in_a_transaction_below_the_floor_aborts_it(cluster: &Cluster) -> anyhow::Result<()> {
-    while_paused(cluster, async {
+    while_paused(cluster, 0, async {
         let client = cluster.connect().await?;
         client
             .write_then_floor("INSERT INTO notes VALUES (6, 'x')")
