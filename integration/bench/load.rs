@@ -60,15 +60,22 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The mean of several.
-    pub fn mean(samples: &[Self]) -> Self {
-        let count = samples.len() as f64;
-        let mean = |of: fn(&Self) -> f64| samples.iter().map(of).sum::<f64>() / count;
+    /// The median of several, which one bad turn does not move.
+    pub fn median(samples: &[Self]) -> Self {
+        let median = |of: fn(&Self) -> f64| median(samples, of).unwrap_or(f64::NAN);
         Self {
-            cpu_us: mean(|sample| sample.cpu_us),
-            tps: mean(|sample| sample.tps),
+            cpu_us: median(|sample| sample.cpu_us),
+            tps: median(|sample| sample.tps),
         }
     }
+}
+
+/// The middle value of some samples; between the two middle ones if their number is even.
+pub fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
+    let mut values: Vec<f64> = samples.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len().checked_sub(1)? / 2;
+    Some((values[middle] + values[values.len() / 2]) / 2.0)
 }
 
 /// Makes pgbench's tables.

@@ -2,7 +2,7 @@
 //! what floors cost.
 //!
 //! `pgbench -S` runs against PostgreSQL directly, through a plain TCP relay, through PgBouncer and
-//! through pgdog, in turns of a few seconds whose order changes, so that what the machine does
+//! through pgdog, in turns of a second whose order changes, so that what the machine does
 //! besides meets all of them. Each proxy has one thread. CPU time hardly depends on what
 //! else the machine does; throughput does, so it is only shown as a part of the direct
 //! connection's.
@@ -33,10 +33,11 @@ struct Args {
     #[arg(long, env = "ROUNDS", default_value_t = 3)]
     rounds: usize,
     /// Seconds of each measurement.
-    #[arg(long, env = "SECONDS_EACH", default_value_t = 2)]
+    #[arg(long, env = "SECONDS_EACH", default_value_t = 1)]
     seconds: u64,
-    /// Measurements of each target in a round, in turns; their mean counts.
-    #[arg(long, env = "TURNS", default_value_t = 3)]
+    /// Measurements of each target in a round, in turns; their median counts. Many short ones
+    /// meet the same weather.
+    #[arg(long, env = "TURNS", default_value_t = 10)]
     turns: usize,
     /// Numbers of clients.
     #[arg(long, value_delimiter = ',', default_value = "8,32")]
@@ -71,8 +72,8 @@ fn main() -> ExitCode {
     let outcome = match args.part {
         Some(Part::Relay { listen, to }) => relay::run(listen, to),
         Some(Part::Floors) => {
-            let turns = u32::try_from(args.turns).unwrap_or(u32::MAX);
-            floors::bench(args.rounds, Duration::from_secs(args.seconds) * turns)
+            let pairs = args.rounds * args.turns;
+            floors::bench(pairs, Duration::from_secs(args.seconds))
         }
         None => bench(&args),
     };
@@ -114,7 +115,7 @@ fn bench(args: &Args) -> anyhow::Result<()> {
                 }
             }
             for (name, samples) in totals {
-                table.add(*case, name, Sample::mean(&samples));
+                table.add(*case, name, Sample::median(&samples));
             }
         }
         eprintln!("round {} of {} done", round + 1, args.rounds);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::load::{Case, Sample};
+use super::load::{Case, Sample, median};
 use super::targets::{BOUNCER, DIRECT, PGDOG, RELAY};
 
 /// All samples.
@@ -70,13 +70,6 @@ fn ratio(of: Option<f64>, to: Option<f64>) -> String {
         (Some(of), Some(to)) if to > 0.0 => format!("{:.2}", of / to),
         _ => "—".to_owned(),
     }
-}
-
-fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
-    let mut values: Vec<f64> = samples.iter().map(of).collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len().checked_sub(1)? / 2;
-    Some((values[middle] + values[values.len() / 2]) / 2.0)
 }
 
 #[cfg(test)]
