@@ -17,6 +17,7 @@ CREATE TABLE pgdog.sharded_tables (
     lookup_table  text,
     mapping       jsonb,
     declared_at   timestamptz NOT NULL DEFAULT now(),
+    pinned_query  text,
     CONSTRAINT sharded_tables_pkey PRIMARY KEY (schema_name, table_name, column_name),
     CONSTRAINT sharded_tables_lookup_query_given
         CHECK ((lookup_query IS NOT NULL) = (strategy IN ('lookup_query', 'lookup'))),
@@ -35,6 +36,8 @@ COMMENT ON COLUMN pgdog.sharded_tables.table_name IS
     'table; empty: every table that has the column and is not declared by name';
 COMMENT ON COLUMN pgdog.sharded_tables.lookup_query IS
     'lookup_query: one column by $1; lookup: the whole map, two columns';
+COMMENT ON COLUMN pgdog.sharded_tables.pinned_query IS
+    'the same with all names as they were found when it was declared: this is what is run';
 COMMENT ON COLUMN pgdog.sharded_tables.lookup_result IS
     'shard: the lookup answers the shard number; value: the answer is placed as a key is';
 
@@ -192,15 +195,21 @@ COMMENT ON FUNCTION pgdog.unfit_key(oid, name, text) IS
     'why rows cannot be placed by this column; NULL if they can';
 
 CREATE FUNCTION pgdog.declare_sharded(
-    target regclass, key_column text, key_type text, query text, result text, rules jsonb
+    target regclass, key_column text, key_type text, query text, result text, rules jsonb,
+    path text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET standard_conforming_strings = on
+SET datestyle = 'ISO, MDY'
+SET intervalstyle = 'postgres'
+SET extra_float_digits = 1
 AS $function$
 DECLARE
     wanted pgdog.sharded_tables;
     found  pgdog.sharded_tables;
     unfit  text;
+    source oid;
 BEGIN
     IF target IS NULL THEN
         PERFORM pgdog.require_operator();
@@ -210,6 +219,19 @@ BEGIN
     IF key_type NOT IN ('bigint', 'varchar', 'uuid') THEN
         RAISE EXCEPTION 'data type "%" cannot be a sharding key', key_type
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use bigint, varchar or uuid.';
+    END IF;
+    IF query IS NOT NULL THEN
+        -- What the lookup reads gets triggers: its writers come first, as in their transactions.
+        LOCK TABLE pgdog.gate IN ROW EXCLUSIVE MODE;
+        SELECT p.pinned INTO STRICT wanted.pinned_query FROM pgdog.pin_lookup(query, path) p;
+        FOR source IN
+            SELECT DISTINCT coalesce(pg_partition_root(u.relation), u.relation)::oid
+              FROM pgdog.pin_lookup(query, path) p CROSS JOIN LATERAL pgdog.lookup_uses(p.probe) u
+             WHERE u.kind <> 'v' ORDER BY 1
+        LOOP
+            PERFORM pgdog.require_declarable(source);
+            EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', source::regclass);
+        END LOOP;
     END IF;
     PERFORM pgdog.lock_placement(target, key_column);
 
@@ -255,6 +277,9 @@ BEGIN
         wanted.declared_at := found.declared_at;
         wanted.lookup_table := found.lookup_table;
         IF wanted IS NOT DISTINCT FROM found THEN
+            IF query IS NOT NULL THEN
+                PERFORM pgdog.follow_lookup(found);
+            END IF;
             RETURN;
         END IF;
         RAISE EXCEPTION 'table % is already sharded in another way',
@@ -266,9 +291,12 @@ BEGIN
                                 coalesce(target::text, ''));
     END IF;
     INSERT INTO pgdog.sharded_tables SELECT wanted.*;
+    IF query IS NOT NULL THEN
+        PERFORM pgdog.follow_lookup(wanted);
+    END IF;
 END
 $function$;
-COMMENT ON FUNCTION pgdog.declare_sharded(regclass, text, text, text, text, jsonb) IS
+COMMENT ON FUNCTION pgdog.declare_sharded(regclass, text, text, text, text, jsonb, text) IS
     'the part of shard_table() that writes; checks the caller itself';
 
 CREATE FUNCTION pgdog.named_table(table_name text) RETURNS regclass
@@ -298,50 +326,16 @@ CREATE FUNCTION pgdog.shard_table(
 LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF lookup_query IS NOT NULL THEN
-        PERFORM pgdog.check_lookup_query(lookup_query, data_type, lookup_result);
-    END IF;
     PERFORM pgdog.declare_sharded(
         CASE WHEN table_name <> '' THEN pgdog.named_table(table_name) END,
-        column_name, data_type, lookup_query, lookup_result, mapping);
+        column_name, data_type, lookup_query, lookup_result, mapping,
+        (SELECT pg_catalog.string_agg(pg_catalog.quote_ident(schema), ', ')
+           FROM pg_catalog.unnest(pg_catalog.current_schemas(true)) AS schema));
 END
 $function$;
 COMMENT ON FUNCTION pgdog.shard_table(text, text, text, text, text, jsonb) IS
     'declares a table as sharded by a column (empty table name: every table with that column) '
     'and raises the epoch of this node';
-
-CREATE FUNCTION pgdog.check_lookup_query(lookup_query text, data_type text, lookup_result text)
-RETURNS void
-LANGUAGE plpgsql
-AS $function$
-DECLARE
-    plan jsonb;
-    key_type text;
-BEGIN
-    key_type := CASE data_type WHEN 'bigint' THEN 'bigint' WHEN 'uuid' THEN 'uuid' ELSE 'text' END;
-    IF lookup_query !~ '\$1\M' OR lookup_query ~ '\$([2-9]|1[0-9])' OR lookup_query ~ ';\s*\S' THEN
-        RAISE EXCEPTION 'lookup query must be one SELECT with $1 as its only parameter'
-            USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
-    END IF;
-    BEGIN
-        -- EXPLAIN analyses the query without running it; a write shows as ModifyTable.
-        EXECUTE pg_catalog.format(
-            'EXPLAIN (VERBOSE, FORMAT JSON, COSTS off) %s',
-            pg_catalog.regexp_replace(
-                lookup_query, '\$1\M', '(SELECT NULL::' || key_type || ')', 'g')) INTO plan;
-    EXCEPTION WHEN syntax_error THEN
-        RAISE EXCEPTION 'lookup query must be one SELECT of one column'
-            USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
-    END;
-    IF plan::text ~ '"Node Type": "(ModifyTable|LockRows)"'
-       OR pg_catalog.jsonb_array_length(plan #> '{0,Plan,Output}') IS DISTINCT FROM 1 THEN
-        RAISE EXCEPTION 'lookup query must be one read-only SELECT of one column'
-            USING ERRCODE = 'invalid_parameter_value', DETAIL = lookup_query;
-    END IF;
-END
-$function$;
-COMMENT ON FUNCTION pgdog.check_lookup_query(text, text, text) IS
-    'error 22023 unless the text is one read-only SELECT of one column by $1';
 
 CREATE FUNCTION pgdog.declare_omnisharded(target regclass) RETURNS void
 LANGUAGE plpgsql STRICT SECURITY DEFINER
@@ -438,6 +432,11 @@ AS $function$
 $function$;
 COMMENT ON FUNCTION pgdog.shard_for(text, text) IS
     'shard on which pgdog would look for a key of a table; runs the look-up if the table has one';
+
+CREATE FUNCTION pgdog.placement_epoch() RETURNS bigint
+LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'placement_epoch_wrapper';
+COMMENT ON FUNCTION pgdog.placement_epoch() IS
+    'placement epoch of now, whatever snapshot the transaction has';
 
 CREATE FUNCTION pgdog.hash_shard(data_type text, key text, shards integer) RETURNS integer
 LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'hash_shard_wrapper';

@@ -70,3 +70,32 @@ END
 $function$;
 COMMENT ON FUNCTION pgdog.omni_hashes() IS
     'row count and order-independent hash of every omnisharded table';
+
+CREATE FUNCTION pgdog.verify_omni(
+    OUT shard integer, OUT table_name text, OUT rows bigint, OUT hash text
+) RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '2s'
+AS $function$
+BEGIN
+    PERFORM pgdog.require_operator();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'verify_omni() needs a READ COMMITTED transaction'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = 'The snapshot of this one may be from before it waited for writers.';
+    END IF;
+    -- Writers queue behind who waits here: not for long.
+    --
+    -- Waits for the omni writes that are under way, also prepared ones, and holds back later ones
+    -- to the end of this transaction: what all shards say in transactions that overlap is of one
+    -- point in time.
+    LOCK TABLE pgdog.gate IN SHARE MODE;
+    RETURN QUERY
+    SELECT t.shard, h.table_name, h.rows, h.hash
+      FROM pgdog.topology t CROSS JOIN pgdog.omni_hashes() h;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.verify_omni() IS
+    'row count and order-independent hash of every omnisharded table of this shard, with no write '
+    'under way; call it on every shard, 0 first, before you end the transaction on any';

@@ -67,6 +67,47 @@ LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'columns_change
 COMMENT ON FUNCTION pgdog.columns_changed() IS
     'whether an ALTER TABLE of this transaction may have changed columns or their defaults';
 
+CREATE FUNCTION pgdog.maps_changed() RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $function$
+DECLARE
+    declared   pgdog.sharded_tables;
+    is_changed boolean;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgdog.lookup_sources) THEN
+        RETURN false;
+    END IF;
+    -- An empty partition answers nothing, and nobody has been told anything of it.
+    is_changed := pgdog.repair_sources() AND EXISTS (
+        SELECT FROM pg_event_trigger_ddl_commands() d WHERE d.command_tag = 'ALTER TABLE');
+    -- A view that answers otherwise, or columns: the lookup is read anew, or cannot be any more.
+    FOR declared IN
+        SELECT s.* FROM pgdog.sharded_tables s
+         WHERE EXISTS (
+               SELECT FROM pg_event_trigger_ddl_commands() d
+                 LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
+                 JOIN pgdog.lookup_views v ON v.view = coalesce(r.ev_class, d.objid)
+                WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_class'::regclass)
+                  AND (v.schema_name, v.table_name, v.column_name)
+                      = (s.schema_name, s.table_name, s.column_name))
+            OR pgdog.columns_changed() AND EXISTS (
+               SELECT FROM pg_event_trigger_ddl_commands() d
+                 JOIN pgdog.lookup_sources l ON l.source = d.objid
+                WHERE d.classid = 'pg_class'::regclass
+                  AND (l.schema_name, l.table_name, l.column_name)
+                      = (s.schema_name, s.table_name, s.column_name))
+    LOOP
+        PERFORM pgdog.follow_lookup(declared);
+        is_changed := true;
+    END LOOP;
+    RETURN is_changed;
+END
+$function$;
+COMMENT ON FUNCTION pgdog.maps_changed() IS
+    'part of after_ddl(): follows what has become of the tables that lookups read; whether their '
+    'answers may have changed';
+
 CREATE FUNCTION pgdog.after_ddl() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -82,6 +123,7 @@ BEGIN
         is_news := pgdog.learn_functions(changed)
                AND EXISTS (SELECT FROM pgdog.topology t WHERE t.shards > 1);
     END IF;
+    is_news := pgdog.maps_changed() OR is_news;
     -- Functions of a schema with another name are others.
     is_news := is_news OR EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() d
@@ -107,7 +149,7 @@ BEGIN
         RETURN;
     END IF;
     -- Nobody has seen the one that this transaction raised before.
-    IF NOT EXISTS (SELECT FROM pgdog.topology t WHERE t.xmin = pg_current_xact_id()::xid) THEN
+    IF NOT pgdog.has_raised() THEN
         PERFORM pgdog.raise_epoch();
     END IF;
 END
@@ -119,6 +161,8 @@ CREATE FUNCTION pgdog.after_drop() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $function$
+DECLARE
+    lost record;
 BEGIN
     -- A dropped table is declared no more; one of the same name starts anew.
     DELETE FROM pgdog.sharded_tables s USING pg_event_trigger_dropped_objects() d
@@ -129,14 +173,51 @@ BEGIN
        AND o.table_name = d.object_name;
     DELETE FROM pgdog.known_functions k USING pg_event_trigger_dropped_objects() d
      WHERE d.classid = 'pg_proc'::regclass AND k.oid = d.objid;
+    IF NOT EXISTS (SELECT FROM pgdog.lookup_sources) THEN
+        RETURN;
+    END IF;
+    -- A new shard that is emptied again.
+    IF coalesce(current_setting('pgdog.task_id', true), '') <> '' THEN
+        DELETE FROM pgdog.lookup_sources s USING pg_event_trigger_dropped_objects() d
+         WHERE d.objid = s.source;
+        RETURN;
+    END IF;
+    -- One that comes in its place would be another one, and nobody would follow it.
+    SELECT d.object_type, d.object_identity, u.table_name, u.column_name INTO lost
+      FROM pg_event_trigger_dropped_objects() d
+      JOIN (SELECT s.source, s.table_name, s.column_name FROM pgdog.lookup_sources s
+            UNION ALL
+            SELECT v.view, v.table_name, v.column_name FROM pgdog.lookup_views v) u
+        ON u.source = d.objid
+     WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 LIMIT 1;
+    IF lost IS NOT NULL THEN
+        RAISE EXCEPTION 'cannot drop % because a lookup reads it', lost.object_identity
+            USING ERRCODE = 'dependent_objects_still_exist',
+                  DETAIL = format('The lookup of table "%s" by column "%s".',
+                                  lost.table_name, lost.column_name),
+                  HINT = format('SELECT pgdog.unshard_table(%L) first.', lost.table_name);
+    END IF;
+    -- With a partition, rows are gone; with a column, maybe a trigger, or the whole lookup.
+    IF pgdog.repair_sources() OR EXISTS (
+           SELECT FROM pg_event_trigger_dropped_objects() d
+            WHERE d.object_type = 'trigger' AND d.object_identity ~ '^pgdog_lookup_delete on ') THEN
+        PERFORM pgdog.follow_lookup(s) FROM pgdog.sharded_tables s
+          WHERE s.pinned_query IS NOT NULL;
+        IF NOT pgdog.has_raised() THEN
+            PERFORM pgdog.raise_epoch();
+        END IF;
+    END IF;
 END
 $function$;
 COMMENT ON FUNCTION pgdog.after_drop() IS
     'event trigger: withdraws the declarations of dropped tables';
 
+REVOKE ALL ON FUNCTION pgdog.maps_changed() FROM PUBLIC;
+
 CREATE EVENT TRIGGER pgdog_after_ddl ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE', 'CREATE SCHEMA',
-                 'ALTER SCHEMA', 'ALTER DOMAIN', 'CREATE FUNCTION', 'ALTER FUNCTION',
+                 'ALTER SCHEMA', 'CREATE VIEW', 'ALTER VIEW', 'CREATE RULE',
+                 'ALTER DOMAIN', 'CREATE FUNCTION', 'ALTER FUNCTION',
                  'ALTER ROUTINE')
     EXECUTE FUNCTION pgdog.after_ddl();
 CREATE EVENT TRIGGER pgdog_after_drop ON sql_drop

@@ -5,6 +5,7 @@
 //! omni write         gate first, then compared     epoch
 //! omni write inside  the same; refused unless what runs it is an omni write (on every shard)
 //! sharded write      compared                      placement_epoch
+//! looked up write    again at the end of a block   placement_epoch
 //! sharded read       compared, if one is set       placement_epoch (epoch if pgdog.fan_out)
 //! no epoch at all    reads free; writes refused unless allowed; superusers may
 //! ```
@@ -79,6 +80,10 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
     match class {
         Class::Unlisted => {}
         Class::Sharded => compare(session, here.placement_epoch),
+        Class::LookedUp => {
+            compare(session, here.placement_epoch);
+            transaction::note_placed(here.placement_epoch);
+        }
         Class::Omni => {
             compare(session, here.epoch);
             // A statement that runs on every shard has entered the gate on each before. Not
@@ -136,7 +141,7 @@ pub(crate) fn check_reads(targets: impl Iterator<Item = pg_sys::Oid>) {
         return;
     }
     for target in targets {
-        if class_of(target) == Class::Sharded {
+        if matches!(class_of(target), Class::Sharded | Class::LookedUp) {
             compare(session, node);
         }
     }

@@ -96,12 +96,15 @@ fn define_of_node() {
 }
 
 fn define_fence() {
-    text_with(
+    // What a client resets is its own; these are the shim's, also on servers that it has told long
+    // before.
+    let of_shim = GucFlags::NO_RESET_ALL;
+    text_flagged(
         (
             c"pgdog.epoch",
             c"Epoch of this node that the session routes by.",
         ),
-        (&EPOCH, GucContext::Userset),
+        (&EPOCH, GucContext::Userset, of_shim),
         (Some(check_epoch), Some(assign_epoch)),
     );
     GucRegistry::define_bool_guc(
@@ -118,7 +121,7 @@ fn define_fence() {
         c"They are then compared with the node's epoch, not only with its placement epoch.",
         &FAN_OUT,
         GucContext::Userset,
-        GucFlags::default(),
+        of_shim,
     );
     text_with(
         (
@@ -225,22 +228,22 @@ fn define_of_shim() {
 }
 
 fn text_with(
-    (name, about): (&'static CStr, &'static CStr),
+    names: (&'static CStr, &'static CStr),
     (setting, context): (&'static Text, GucContext),
+    hooks: (pg_sys::GucStringCheckHook, pg_sys::GucStringAssignHook),
+) {
+    text_flagged(names, (setting, context, GucFlags::default()), hooks);
+}
+
+fn text_flagged(
+    (name, about): (&'static CStr, &'static CStr),
+    (setting, context, flags): (&'static Text, GucContext, GucFlags),
     (check, assign): (pg_sys::GucStringCheckHook, pg_sys::GucStringAssignHook),
 ) {
     // SAFETY: the hooks are of the types that Postgres expects and neither raise nor keep pointers.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(
-            name,
-            about,
-            c"",
-            setting,
-            context,
-            GucFlags::default(),
-            check,
-            assign,
-            None,
+            name, about, c"", setting, context, flags, check, assign, None,
         );
     }
 }

@@ -12,7 +12,7 @@
 //!  └ wait      SET pgdog.wait_lsn: the read guard
 //! stamps       commit stamps and positions in WAL, sampled by a background worker
 //! gucs         every parameter; commit_lsn, incarnation and left fill three of them
-//! node, placement, workflow, omni, login   functions that SQL calls
+//! node, placement, pinned, workflow, omni, login   functions that SQL calls
 //! lists, report   Postgres' lists, core's faults as Postgres errors
 //! store        scans and SPI: the only place that reads tables
 //! ```
@@ -30,6 +30,7 @@ mod login;
 mod nesting;
 mod node;
 mod omni;
+mod pinned;
 mod placement;
 mod registry;
 mod report;

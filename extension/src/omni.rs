@@ -32,6 +32,7 @@ fn omni_enter()
 #[pg_extern(sql = false)]
 fn follow_epoch(raised: i64) {
     let raised = Epoch(raised.unsigned_abs());
+    transaction::note_raised();
     if fence::effective_epoch().is_some_and(|epoch| epoch.0 + 1 >= raised.0) {
         transaction::note_entered(raised);
     }

@@ -20,9 +20,16 @@ fn shard_for(schema: &str, table: &str, key: &str) -> i32 {
 fn table_class(relation: pg_sys::Oid) -> &'static str {
     match class_of(relation) {
         Class::Unlisted => "unlisted",
-        Class::Sharded => "sharded",
+        Class::Sharded | Class::LookedUp => "sharded",
         Class::Omni => "omnisharded",
     }
+}
+
+/// `pgdog.placement_epoch`: of now, whatever snapshot the transaction has.
+#[pg_extern(sql = false)]
+fn placement_epoch() -> i64 {
+    let epoch = topology::current().map_or(0, |here| here.placement_epoch.0);
+    i64::try_from(epoch).unwrap_or(i64::MAX)
 }
 
 /// `pgdog.hash_shard`: the shard of a key by PostgreSQL's hash partitioning alone.

@@ -20,6 +20,8 @@ pub(crate) enum Class {
     Unlisted,
     /// Rows live on one shard each.
     Sharded,
+    /// The same, and a lookup says where: rows of a key may move.
+    LookedUp,
     /// The same rows on every shard.
     Omni,
 }
@@ -27,11 +29,11 @@ pub(crate) enum Class {
 /// The declarations.
 #[derive(Default)]
 struct Declared {
-    /// Column by schema and table.
-    sharded: HashMap<(String, String), String>,
+    /// Column by schema and table, and whether a lookup places its keys.
+    sharded: HashMap<(String, String), (String, bool)>,
     omni: HashSet<(String, String)>,
     /// Columns that make any table sharded.
-    columns: Vec<CString>,
+    columns: Vec<(CString, bool)>,
 }
 
 #[derive(Default)]
@@ -114,8 +116,12 @@ pub(crate) fn is_declared_by_name(what: &Named<'_>) -> bool {
         Named::Table(relation) => name_of(*relation).is_some_and(|name| {
             declared.omni.contains(&name) || declared.sharded.contains_key(&name)
         }),
-        Named::Column(relation, column) => name_of(*relation)
-            .is_some_and(|name| declared.sharded.get(&name).is_some_and(|key| key == column)),
+        Named::Column(relation, column) => name_of(*relation).is_some_and(|name| {
+            declared
+                .sharded
+                .get(&name)
+                .is_some_and(|(key, _)| key == column)
+        }),
         Named::Schema(schema) => {
             let mut schemas = declared.omni.iter().chain(declared.sharded.keys());
             schemas.any(|(of, _)| of == schema)
@@ -139,11 +145,19 @@ fn read() -> Declared {
             row.value::<String>(1),
             row.value::<String>(2),
         );
+        let is_looked_up = row.value::<&str>(5).is_some();
         match (schema, table, column) {
             (Some(schema), Some(table), Some(column)) if !table.is_empty() => {
-                declared.sharded.insert((schema, table), column);
+                declared
+                    .sharded
+                    .insert((schema, table), (column, is_looked_up));
             }
-            (_, _, Some(column)) => declared.columns.extend(CString::new(column).ok()),
+            (_, _, Some(column)) => {
+                let column = CString::new(column).ok();
+                declared
+                    .columns
+                    .extend(column.map(|name| (name, is_looked_up)));
+            }
             _ => {}
         }
     });
@@ -180,14 +194,22 @@ fn resolve_alone(declared: &Declared, relation: pg_sys::Oid) -> Option<Class> {
     if declared.omni.contains(&name) {
         return Some(Class::Omni);
     }
-    if declared.sharded.contains_key(&name) {
-        return Some(Class::Sharded);
+    let sharded = |is_looked_up: bool| match is_looked_up {
+        true => Class::LookedUp,
+        false => Class::Sharded,
+    };
+    if let Some((_, is_looked_up)) = declared.sharded.get(&name) {
+        return Some(sharded(*is_looked_up));
     }
-    let has_column = |column: &CString| {
+    let has_column = |(column, _): &&(CString, bool)| {
         // SAFETY: look-up in the system cache by a C string that outlives it.
         unsafe { pg_sys::get_attnum(relation, column.as_ptr()) > 0 }
     };
-    (!own && declared.columns.iter().any(has_column)).then_some(Class::Sharded)
+    let mut found = declared.columns.iter().filter(has_column).filter(|_| !own);
+    let first = found.next()?;
+    Some(sharded(
+        first.1 || found.any(|(_, is_looked_up)| *is_looked_up),
+    ))
 }
 
 /// Schema and name; `None` for temporary relations and those that are gone.

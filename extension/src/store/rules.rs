@@ -11,7 +11,8 @@ use pgrx::datum::DatumWithOid;
 use pgrx::spi::Spi;
 
 /// A declaration by name goes before one by column.
-const RULE: &str = "SELECT s.data_type, s.strategy, s.lookup_query, s.lookup_result,
+const RULE: &str =
+    "SELECT s.data_type, s.strategy, coalesce(s.pinned_query, s.lookup_query), s.lookup_result,
         s.lookup_table, s.mapping::text
    FROM pgdog.sharded_tables s
   WHERE (s.schema_name OPERATOR(pg_catalog.=) $1 AND s.table_name OPERATOR(pg_catalog.=) $2)
