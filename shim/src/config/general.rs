@@ -50,6 +50,10 @@ pub struct General {
     pub pooler_mode: PoolerMode,
     /// How long a client waits for a server connection.
     pub checkout_timeout: Ms,
+    /// How long a lookup of a key's shard may take.
+    pub sharding_lookup_timeout: Ms,
+    /// Bytes of answers to lookups that are kept for each database.
+    pub sharding_lookup_cache_size: u64,
     /// After how long an idle server connection is closed.
     pub idle_timeout: Ms,
     /// After how long a server connection is replaced, once its client gives it back.
@@ -142,6 +146,8 @@ impl Default for General {
             min_pool_size: 1,
             pooler_mode: PoolerMode::Transaction,
             checkout_timeout: Ms(5_000),
+            sharding_lookup_timeout: Ms(5_000),
+            sharding_lookup_cache_size: 16 << 20,
             idle_timeout: Ms(60_000),
             server_lifetime: Ms(24 * 3600 * 1000),
             prepared_statements_limit: 500,

@@ -50,7 +50,7 @@ pub struct Cluster {
     flight: Flight,
     lookups: Lookups,
     pub(super) verifiers: Verifiers,
-    coordinator: Coordinator,
+    pub(super) coordinator: Coordinator,
     pub(super) unfinished: ArcSwap<Vec<Unfinished>>,
     pub(super) house: House,
     stop: CancellationToken,
@@ -71,11 +71,7 @@ impl Cluster {
             connect_timeout: settings.connect_timeout,
             dialer: settings.dialer.clone(),
         });
-        let lookups = Lookups::new(
-            login.clone(),
-            settings.lookup_timeout,
-            settings.lookup_cache_bytes,
-        );
+        let lookups = Lookups::new(login.clone(), settings.lookup_cache_bytes);
         let cluster = Arc::new(Cluster {
             topology: ArcSwap::from_pointee(Topology::empty(settings.unlisted)),
             behind: ArcSwap::default(),
@@ -264,8 +260,7 @@ impl Cluster {
         key: &LookupKey,
     ) -> Result<ShardNumber, Fault> {
         let found = self
-            .lookups
-            .find(topology, std::slice::from_ref(key))
+            .lookup_many(topology, std::slice::from_ref(key))
             .await?;
         Ok(found[0])
     }
@@ -279,7 +274,8 @@ impl Cluster {
         topology: &Arc<Topology>,
         keys: &[LookupKey],
     ) -> Result<Vec<ShardNumber>, Fault> {
-        self.lookups.find(topology, keys).await
+        let limit = self.settings().lookup_timeout;
+        self.lookups.find(topology, keys, limit).await
     }
 
     /// For `SHOW LOOKUPS`.

@@ -78,14 +78,21 @@ pub(super) async fn open(
 pub(super) struct Link {
     address: Address,
     login: Arc<Login>,
+    /// Runs first on each connection.
+    setup: String,
     slot: Mutex<Option<Arc<Session>>>,
 }
 
 impl Link {
     pub(super) fn new(address: Address, login: Arc<Login>) -> Self {
+        Self::with_setup(address, login, String::new())
+    }
+
+    pub(super) fn with_setup(address: Address, login: Arc<Login>, setup: String) -> Self {
         Self {
             address,
             login,
+            setup,
             slot: Mutex::new(None),
         }
     }
@@ -101,6 +108,9 @@ impl Link {
         *slot = None;
         let client = connect(&self.address, &self.login).await?;
         let session = Arc::new(Session::new(self.address.clone(), client));
+        if !self.setup.is_empty() {
+            session.batch(&self.setup).await?;
+        }
         *slot = Some(session.clone());
         Ok(session)
     }

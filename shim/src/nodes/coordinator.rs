@@ -79,15 +79,25 @@ impl Coordinator {
                 why: "the coordinator's lock there could not be taken again in time".into(),
             });
         }
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(self.in_use.take(&GidName {
+        Ok(self.name(cluster, (decider, others), epoch))
+    }
+
+    /// A new name for a transaction, in use. It looks abandoned to others unless the lock is held.
+    pub(super) fn name(
+        &self,
+        cluster: &Cluster,
+        (decider, others): (ShardNumber, &[ShardNumber]),
+        epoch: Epoch,
+    ) -> Gid {
+        self.in_use.take(&GidName {
             database: database_part(cluster.name()),
             instance: cluster.instance_id().to_owned(),
             decider,
             others: others_part(others),
+            behind_decider: false,
             epoch,
-            number,
-        }))
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+        })
     }
 
     /// Holds the lock until the cluster stops, taking it anew when the connection or the primary
@@ -117,7 +127,8 @@ impl Coordinator {
     async fn hold_at(&self, cluster: &Cluster, address: &Address) -> Result<(), Fault> {
         let (client, connection) = control::open(address, cluster.login()).await?;
         let mut connection = tokio::spawn(connection);
-        let sql = format!("SELECT pg_catalog.pg_advisory_lock({LOCK_KEY})");
+        // Shared: the process may know the same node by several names of databases.
+        let sql = format!("SELECT pg_catalog.pg_advisory_lock_shared({LOCK_KEY})");
         client
             .query(&sql, &[&cluster.instance_id()])
             .await

@@ -55,12 +55,13 @@ pub struct Unfinished {
 /// What one look at all shards has found, the eldest first.
 pub(super) fn unfinished(look: &Look) -> Vec<Unfinished> {
     let prepared = look.unfinished();
-    let decided = look.late.iter().flat_map(|(shard, names)| {
-        let decides = move |name: &&GidName| name.decider == *shard;
-        names.iter().filter(decides)
+    let settled = |name: &&GidName| look.settled_s.contains_key(*name);
+    let recorded = look.late.values().flatten().filter(|name| !settled(name));
+    let shown = recorded.filter(|name| {
+        let away = look.is_decided(name) && look.silent(name);
+        away || !look.lost_on(name).is_empty()
     });
-    let lost = decided.filter(|name| !look.lost_on(name).is_empty());
-    let names: std::collections::BTreeSet<&GidName> = prepared.keys().chain(lost).collect();
+    let names: std::collections::BTreeSet<&GidName> = prepared.keys().chain(shown).collect();
     let mut all: Vec<_> = names.into_iter().map(|name| one(look, name)).collect();
     all.sort_by(|one, other| other.age_s.cmp(&one.age_s).then(one.gid.cmp(&other.gid)));
     all
@@ -71,14 +72,16 @@ fn one(look: &Look, name: &GidName) -> Unfinished {
     let prepared_on = holders.filter(|(_, names)| names.contains(name));
     let prepared_on: Vec<_> = prepared_on.map(|(shard, _)| *shard).collect();
     let lost_on = look.lost_on(name);
-    let age_s = look.ages_s.get(name).copied().unwrap_or_default();
-    let is_silent = |shard: &ShardNumber| !look.prepared.contains_key(shard);
+    let prepared_s = look.prepared_s.get(name).copied();
+    // A row is as old as its transaction, which may have taken long before it was prepared.
+    let recorded_s = look.recorded_s.get(name).copied();
     let doubt = match () {
         () if !lost_on.is_empty() => Doubt::Broken,
-        () if is_silent(&name.decider) || name.others.iter().any(is_silent) => Doubt::InDoubt,
-        () if age_s > PATIENCE_S => Doubt::InDoubt,
+        () if look.silent(name) => Doubt::InDoubt,
+        () if prepared_s.is_some_and(|age| age > PATIENCE_S) => Doubt::InDoubt,
         () => Doubt::InProgress,
     };
+    let age_s = prepared_s.or(recorded_s).unwrap_or_default();
     Unfinished {
         gid: name.to_string(),
         doubt,
@@ -96,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    const GID: &str = "pgdog_app_00ff00ff00ff00ff_0.1_1_1";
+    const GID: &str = "pgdog_app.1_00ff00ff00ff00ff_0_1_1";
 
     fn sets(entries: &[(u16, bool)]) -> BTreeMap<ShardNumber, BTreeSet<GidName>> {
         let entries = entries.iter().map(|(shard, holds)| {
@@ -128,12 +131,30 @@ mod tests {
     fn what_is_young_is_in_progress() {
         let mut look = Look {
             prepared: sets(&[(0, true), (1, true)]),
+            late: sets(&[(0, false), (1, false)]),
             ..Look::default()
         };
         assert_eq!(only(&look).doubt, Doubt::InProgress);
         let name = GidName::parse(GID).expect("well formed");
-        look.ages_s.insert(name, PATIENCE_S + 1);
+        look.recorded_s.insert(name.clone(), PATIENCE_S + 1);
+        assert_eq!(only(&look).doubt, Doubt::InProgress, "it began long before");
+        look.prepared_s.insert(name, PATIENCE_S + 1);
         assert_eq!(only(&look).doubt, Doubt::InDoubt);
+    }
+
+    #[test]
+    fn a_decided_transaction_is_in_doubt_while_a_part_is_away() {
+        let mut look = Look {
+            early: sets(&[(0, true)]),
+            prepared: sets(&[(0, false)]),
+            late: sets(&[(0, true)]),
+            ..Look::default()
+        };
+        let found = only(&look);
+        assert_eq!((found.doubt, found.lost_on), (Doubt::InDoubt, vec![]));
+        let name = GidName::parse(GID).expect("well formed");
+        look.settled_s.insert(name, 0);
+        assert_eq!(unfinished(&look), [], "all was done before");
     }
 
     #[test]

@@ -11,7 +11,6 @@ use tokio_postgres::Client;
 use super::cluster::Cluster;
 use super::coordinator::LOCK_KEY;
 use super::declare::{self, Missing};
-use super::gid::{GidName, database_part};
 use super::manifest;
 use super::observed::NodeState;
 use super::position::Role;
@@ -107,7 +106,7 @@ async fn lock(cluster: &Cluster, address: &Address) -> Result<Client, Fault> {
     run(&client, address, PREPARE_LOCK).await?;
     // What is declared in two phases must not look abandoned to the other shims. At a reload the
     // coordinator holds the lock already.
-    let alive = format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK_KEY})");
+    let alive = format!("SELECT pg_catalog.pg_try_advisory_lock_shared({LOCK_KEY})");
     client
         .query(&alive, &[&cluster.instance_id()])
         .await
@@ -252,14 +251,10 @@ async fn commit_everywhere(
         }
         return Ok(());
     }
-    let gid = GidName {
-        database: database_part(cluster.name()),
-        instance: cluster.instance_id().to_owned(),
-        decider: *decider,
-        others: Vec::new(),
-        epoch: Default::default(),
-        number: 0,
-    };
+    // Only the decider has a row of it.
+    let gid = cluster
+        .coordinator
+        .name(cluster, (*decider, &[]), Default::default());
     run(
         client,
         first,

@@ -3,18 +3,24 @@
 //! The cache's key carries the topology's generation, so an entry is found only under the very
 //! placement that it was loaded for: what a load that straddled a change has put in is never read.
 //! Errors are not cached. All keys that miss travel in one batch, each key in one flight.
+//!
+//! Shard 0 is asked first. The shard that it names must say the same: its own epoch is what refuses
+//! the statement once its own copy of the lookup table has changed, and while a change is being
+//! committed on one shard after the other, an answer of shard 0 alone would be kept by the epoch of
+//! a shard that had changed before.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use futures_util::future::try_join_all;
 use moka::future::Cache;
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::lookup::{Asked, interpret};
 use pgdog_core::placement::Strategy;
+use tokio::time::Instant;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
 use super::LookupKey;
@@ -22,8 +28,13 @@ use super::control::{Link, Login};
 use super::topology::{Address, ShardedTable, Topology};
 use super::trouble;
 
-/// Connections to shard 0 for lookups; each takes many at once.
+/// Connections to a shard for one map; each takes many at once. Who waits for a map that somebody
+/// has locked holds up nobody who asks another one.
 const LINKS: usize = 2;
+/// Between two looks at shards that do not agree: a change is being committed.
+const PAUSE: Duration = Duration::from_millis(10);
+/// They may also be a shard that is down.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// What an entry costs beside its text, roughly.
 const ENTRY_BYTES: usize = 96;
 
@@ -52,22 +63,22 @@ pub struct LookupStats {
 pub(super) struct Lookups {
     cache: Cache<CacheKey, ShardNumber>,
     generation: AtomicU64,
-    links: ArcSwapOption<Links>,
+    links: Mutex<HashMap<(Address, String), Arc<Links>>>,
     login: Arc<Login>,
-    limit: Duration,
     asked: AtomicU64,
     loads: AtomicU64,
     failures: AtomicU64,
 }
 
 struct Links {
-    address: Address,
+    /// The servers' own limit on these connections.
+    limit: Duration,
     links: [Link; LINKS],
     next: AtomicUsize,
 }
 
 impl Lookups {
-    pub(super) fn new(login: Arc<Login>, limit: Duration, cache_bytes: u64) -> Self {
+    pub(super) fn new(login: Arc<Login>, cache_bytes: u64) -> Self {
         let cache = Cache::builder()
             .weigher(|key: &CacheKey, _: &ShardNumber| {
                 u32::try_from(key.key.len() + ENTRY_BYTES).unwrap_or(u32::MAX)
@@ -77,9 +88,8 @@ impl Lookups {
         Self {
             cache,
             generation: AtomicU64::new(0),
-            links: ArcSwapOption::empty(),
+            links: Mutex::default(),
             login,
-            limit,
             asked: AtomicU64::new(0),
             loads: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -92,18 +102,31 @@ impl Lookups {
         if self.generation.swap(generation, Ordering::Relaxed) != generation {
             self.cache.invalidate_all();
         }
+        let serves = |address: &Address| topology.shards.iter().any(|s| s.primary == *address);
+        let is_asked = |text: &str| {
+            let mut rules = topology.sharded.iter().map(|table| &table.rule.strategy);
+            rules.any(|s| matches!(s, Strategy::LookupQuery { query, .. } if query == text))
+        };
+        self.links()
+            .retain(|(address, query), _| serves(address) && is_asked(query));
     }
 
     pub(super) async fn find(
         &self,
         topology: &Topology,
         keys: &[LookupKey],
+        limit: Duration,
     ) -> Result<Vec<ShardNumber>, Fault> {
         // The futures are polled together, so their statements go out as one batch.
-        try_join_all(keys.iter().map(|key| self.one(topology, key))).await
+        try_join_all(keys.iter().map(|key| self.one(topology, key, limit))).await
     }
 
-    async fn one(&self, topology: &Topology, key: &LookupKey) -> Result<ShardNumber, Fault> {
+    async fn one(
+        &self,
+        topology: &Topology,
+        key: &LookupKey,
+        limit: Duration,
+    ) -> Result<ShardNumber, Fault> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let cached = CacheKey {
             generation: topology.generation(),
@@ -111,23 +134,63 @@ impl Lookups {
             key: key.key.clone(),
         };
         self.cache
-            .try_get_with(cached, self.load(topology, key))
+            .try_get_with(cached, self.load(topology, key, limit))
             .await
             .map_err(|fault| (*fault).clone())
     }
 
-    async fn load(&self, topology: &Topology, key: &LookupKey) -> Result<ShardNumber, Fault> {
+    async fn load(
+        &self,
+        topology: &Topology,
+        key: &LookupKey,
+        limit: Duration,
+    ) -> Result<ShardNumber, Fault> {
         self.loads.fetch_add(1, Ordering::Relaxed);
-        let loaded = self.ask(topology, key).await;
+        let loaded = self.agreed(topology, key, limit).await;
         if loaded.is_err() {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
         loaded
     }
 
-    async fn ask(&self, topology: &Topology, key: &LookupKey) -> Result<ShardNumber, Fault> {
-        let (Some(table), Some(shard)) = (topology.sharded.get(key.rule), topology.shards.first())
-        else {
+    /// What shard 0 and the shard that it names say alike.
+    async fn agreed(
+        &self,
+        topology: &Topology,
+        key: &LookupKey,
+        limit: Duration,
+    ) -> Result<ShardNumber, Fault> {
+        let until = Instant::now() + limit;
+        let mut pause = PAUSE;
+        loop {
+            let named = self
+                .ask(topology, key, (ShardNumber(0), until), limit)
+                .await?;
+            if named == ShardNumber(0) {
+                return Ok(named);
+            }
+            let there = self.ask(topology, key, (named, until), limit).await;
+            match there {
+                Ok(there) if there == named => return Ok(named),
+                Ok(_) | Err(_) if Instant::now() + pause < until => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Ok(_) => return Err(disagree(topology, key, named)),
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        topology: &Topology,
+        key: &LookupKey,
+        (asked, until): (ShardNumber, Instant),
+        limit: Duration,
+    ) -> Result<ShardNumber, Fault> {
+        let nodes = topology.shards.get(usize::from(asked.0));
+        let (Some(table), Some(shard)) = (topology.sharded.get(key.rule), nodes) else {
             return Err(Fault::Internal {
                 why: format!(
                     "lookup by rule {} of a topology that has no such rule",
@@ -143,7 +206,9 @@ impl Lookups {
                 ),
             });
         };
-        let answers = self.rows(&shard.primary, table, query, &key.key).await?;
+        let answers = self
+            .rows((&shard.primary, table), query, &key.key, (until, limit))
+            .await?;
         let rows: Vec<Option<&str>> = answers.iter().map(Option::as_deref).collect();
         let shards = u16::try_from(topology.shards.len()).unwrap_or(u16::MAX);
         interpret(
@@ -159,25 +224,25 @@ impl Lookups {
 
     async fn rows(
         &self,
-        primary: &Address,
-        table: &ShardedTable,
+        (primary, table): (&Address, &ShardedTable),
         query: &str,
         key: &str,
+        (until, limit): (Instant, Duration),
     ) -> Result<Vec<Option<String>>, Fault> {
         let failed = |why: String| Fault::LookupFailed {
             table: name(table).to_owned(),
             why,
         };
-        let links = self.links_to(primary);
+        let links = self.links_to(primary, query, limit);
         let turn = links.next.fetch_add(1, Ordering::Relaxed) % LINKS;
         let sql = as_text(query);
         let work = async {
             let session = links.links[turn].session().await?;
             session
-                .query_within(self.limit, &sql, &[&TextParameter(key)])
+                .query_within(limit, &sql, &[&TextParameter(key)])
                 .await
         };
-        let rows = match tokio::time::timeout(self.limit, work).await {
+        let rows = match tokio::time::timeout_at(until, work).await {
             Ok(Ok(rows)) => rows,
             Ok(Err(fault)) => return Err(failed(fault.message())),
             Err(_) => {
@@ -190,20 +255,32 @@ impl Lookups {
             .collect()
     }
 
-    /// The connections to this primary; those to an earlier one are dropped.
-    fn links_to(&self, primary: &Address) -> Arc<Links> {
-        if let Some(links) = self.links.load_full()
-            && links.address == *primary
-        {
-            return links;
+    /// The connections to this primary. The server gives up when the client does: those who lock
+    /// a lookup table shall find no crowd behind them.
+    fn links_to(&self, primary: &Address, query: &str, limit: Duration) -> Arc<Links> {
+        let setup = format!("SET statement_timeout = {}", limit.as_millis().max(1));
+        let open = || Link::with_setup(primary.clone(), self.login.clone(), setup.clone());
+        let opened = || {
+            Arc::new(Links {
+                limit,
+                links: std::array::from_fn(|_| open()),
+                next: AtomicUsize::new(0),
+            })
+        };
+        let mut links = self.links();
+        let links = links
+            .entry((primary.clone(), query.to_owned()))
+            .or_insert_with(opened);
+        if links.limit != limit {
+            *links = opened();
         }
-        let links = Arc::new(Links {
-            address: primary.clone(),
-            links: std::array::from_fn(|_| Link::new(primary.clone(), self.login.clone())),
-            next: AtomicUsize::new(0),
-        });
-        self.links.store(Some(links.clone()));
-        links
+        links.clone()
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<(Address, String), Arc<Links>>> {
+        self.links
+            .lock()
+            .expect("no code that holds this lock can panic")
     }
 
     pub(super) fn stats(&self) -> LookupStats {
@@ -214,6 +291,17 @@ impl Lookups {
             loads: self.loads.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
         }
+    }
+}
+
+fn disagree(topology: &Topology, key: &LookupKey, named: ShardNumber) -> Fault {
+    let table = topology.sharded.get(key.rule).map(name);
+    Fault::LookupFailed {
+        table: table.unwrap_or_default().to_owned(),
+        why: format!(
+            "shard 0 says that key {} is on shard {named}, and that one does not",
+            key.key
+        ),
     }
 }
 

@@ -20,6 +20,7 @@
 //! | `verifiers` | stored passwords of roles, for a second |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
 //! | `recovery`, `sweep` | finishing abandoned two-phase transactions: the rule, the hands |
+//! | `parts` | one part of a two-phase transaction of our own |
 //! | `doubt` | two-phase transactions that are not finished, for operators |
 //! | `retire` | the end of a database: its clients leave first |
 //! | `instances`, `tasks`, `slots` | registry, task functions, replication slots |
@@ -33,6 +34,7 @@ mod lag;
 mod lookup;
 mod monitor;
 mod node;
+mod parts;
 mod refresh;
 mod reign;
 mod retire;
@@ -60,10 +62,10 @@ pub use doubt::{Doubt, Unfinished};
 pub use gid::Gid;
 pub use lag::{Lag, LagLimits};
 pub use lookup::LookupStats;
+pub use parts::Part;
 pub use position::{Position, Role, Sample};
 pub use retire::Guest;
 pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
-pub use sweep::Part;
 pub use tally::{Outcome, Tallied, WAIT_BOUNDS_MS};
 pub use topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 

@@ -169,6 +169,8 @@ pub struct ShardedRow {
     pub strategy: String,
     /// Per-key lookup.
     pub lookup_query: Option<String>,
+    /// The same with its meaning pinned: this is what is run.
+    pub pinned_query: Option<String>,
     /// `value` or `shard`.
     pub lookup_result: String,
     /// Explicit mapping as JSON text.
@@ -240,7 +242,8 @@ SELECT s.schema_name::text, s.table_name::text, s.column_name::text, s.data_type
        s.strategy::text, s.lookup_query::text, s.lookup_result::text, s.mapping::text,
        a.nspname::text AS found_schema, a.relname::text AS found_table,
        a.position, a.copied_at, a.copied_columns, a.identity,
-       a.max_length, a.unfit
+       a.max_length, a.unfit,
+       pg_catalog.to_jsonb(s) OPERATOR(pg_catalog.->>) 'pinned_query' AS pinned_query
 FROM pgdog.sharded_tables s
 LEFT JOIN LATERAL (
     SELECT n.nspname, c.relname, b.position, b.copied_columns, k.attidentity <> '' AS identity,
@@ -386,6 +389,7 @@ fn sharded_row(row: &Row) -> ShardedRow {
         data_type: row.get("data_type"),
         strategy: row.get("strategy"),
         lookup_query: row.get("lookup_query"),
+        pinned_query: row.get("pinned_query"),
         lookup_result: row
             .get::<_, Option<String>>("lookup_result")
             .unwrap_or_else(|| "value".to_owned()),

@@ -16,13 +16,24 @@
 //! Every other participant leaves a row of the same name, too, which is visible once it is
 //! committed there. A decided transaction that is neither prepared nor has its row on one of the
 //! shards that its name tells was rolled back there by somebody else: that cannot be mended here,
-//! see `doubt`.
+//! see `doubt`. Nor can it when a part is committed and its decider knows nothing, which a failover
+//! may have lost.
+//!
+//! For that to be seen rows are purged in an order: once all of them are there, a mark is set
+//! beside the decider's; after a while the rows of the others go; when they have gone, the
+//! decider's and the mark.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgdog_core::ids::ShardNumber;
 
 use super::gid::GidName;
+
+/// For how long rows stay once all is done: who had asked for the decision and was not answered can
+/// look for them.
+pub(super) const KEPT_S: u64 = 20;
+/// Shims of before purged the decider's row first, and those of the others in their next round.
+const PURGED_BY_THEN_S: u64 = 30;
 
 /// What the decider says about one transaction, looked at after all other shards were listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +89,21 @@ pub struct Look {
     pub prepared: BTreeMap<ShardNumber, BTreeSet<GidName>>,
     /// Decision rows per shard afterwards.
     pub late: BTreeMap<ShardNumber, BTreeSet<GidName>>,
-    /// For how many seconds the eldest part of each has been prepared or recorded.
-    pub ages_s: BTreeMap<GidName, u64>,
+    /// For how many seconds each has been marked as settled.
+    pub settled_s: BTreeMap<GidName, u64>,
+    /// For how many seconds the eldest part of each has been prepared.
+    pub prepared_s: BTreeMap<GidName, u64>,
+    /// How many seconds ago the transaction began of which there is a row.
+    pub recorded_s: BTreeMap<GidName, u64>,
+}
+
+/// What is to be done about the rows of a shard.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Upkeep {
+    /// Get a mark.
+    pub mark: Vec<GidName>,
+    /// Go, with their marks.
+    pub delete: Vec<GidName>,
 }
 
 impl Look {
@@ -117,52 +141,90 @@ impl Look {
         }
     }
 
-    /// Rows that nobody needs. Of the decider: the row was there before the shards were listed, so
-    /// every participant had been prepared; none holds it any more, and all have their rows. Of the
-    /// others: the decider's is gone. Empty if a shard was not asked.
-    pub fn purgeable(&self, shards: u16) -> BTreeMap<ShardNumber, Vec<GidName>> {
-        if (0..shards).any(|shard| !self.prepared.contains_key(&ShardNumber(shard))) {
+    /// What is to be done about the rows, as above. Nothing if a shard was not asked.
+    pub fn upkeep(&self, shards: u16) -> BTreeMap<ShardNumber, Upkeep> {
+        let asked = |shard| self.prepared.contains_key(&shard) && self.late.contains_key(&shard);
+        if !(0..shards).map(ShardNumber).all(asked) {
             return BTreeMap::new();
         }
+        let mut all: BTreeMap<ShardNumber, Upkeep> = BTreeMap::new();
         let held: BTreeSet<&GidName> = self.prepared.values().flatten().collect();
-        self.early
-            .iter()
-            .map(|(shard, rows)| {
-                (
-                    *shard,
-                    rows.iter()
-                        .filter(|name| !held.contains(name) && self.is_settled(*shard, name))
-                        .cloned()
-                        .collect(),
-                )
-            })
-            .filter(|(_, rows): &(_, Vec<GidName>)| !rows.is_empty())
-            .collect()
-    }
-
-    fn is_settled(&self, shard: ShardNumber, name: &GidName) -> bool {
-        let has = |shard: &ShardNumber| Some(self.late.get(shard)?.contains(name));
-        match shard == name.decider {
-            true => name.others.iter().all(|other| has(other) == Some(true)),
-            false => has(&name.decider) == Some(false),
+        let is_old = |name| self.settled_s.get(name).is_some_and(|age| *age >= KEPT_S);
+        let rows = self.early.iter();
+        let rows = rows.flat_map(|(shard, rows)| rows.iter().map(move |name| (*shard, name)));
+        for (shard, name) in rows.filter(|(_, name)| !held.contains(name)) {
+            if shard != name.decider && is_old(name) {
+                all.entry(shard).or_default().delete.push(name.clone());
+            }
+            let is_marked = self.settled_s.contains_key(name);
+            if shard == name.decider && !is_marked && self.is_settled(name, shards) {
+                all.entry(shard).or_default().mark.push(name.clone());
+            }
         }
+        for name in self.settled_s.keys().filter(|name| is_old(name)) {
+            if !held.contains(name) && !self.has_row_of_another(name) {
+                let upkeep = all.entry(name.decider).or_default();
+                upkeep.delete.push(name.clone());
+            }
+        }
+        all
     }
 
-    /// Shards on which a transaction that was decided is lost. The rows of the others were read
-    /// before the decider's, which is purged first.
+    /// The decider's row was there before the shards were listed, so every participant had been
+    /// prepared; none holds it any more, and all have their rows.
+    fn is_settled(&self, name: &GidName, shards: u16) -> bool {
+        let mut others = name.others.iter().filter(|other| other.0 < shards);
+        others.all(|other| self.late.get(other).is_some_and(|rows| rows.contains(name)))
+    }
+
+    fn has_row_of_another(&self, name: &GidName) -> bool {
+        let mut others = self
+            .late
+            .iter()
+            .filter(|(shard, _)| **shard != name.decider);
+        others.any(|(_, rows)| rows.contains(name))
+    }
+
+    /// Shards on which a transaction that was decided is lost.
     pub fn lost_on(&self, name: &GidName) -> Vec<ShardNumber> {
+        if self.settled_s.contains_key(name) {
+            return Vec::new();
+        }
         let holds = |looked: &BTreeMap<ShardNumber, BTreeSet<GidName>>, shard: &ShardNumber| {
             Some(looked.get(shard)?.contains(name))
         };
-        let decided = holds(&self.early, &name.decider) == Some(true)
-            && holds(&self.late, &name.decider) == Some(true);
         let lost = |shard: &&ShardNumber| {
             holds(&self.prepared, shard) == Some(false) && holds(&self.late, shard) == Some(false)
         };
-        match decided {
-            true => name.others.iter().filter(lost).copied().collect(),
+        if self.is_decided(name) {
+            return name.others.iter().filter(lost).copied().collect();
+        }
+        // Before that it may just have been decided.
+        let forgotten = holds(&self.early, &name.decider) == Some(false)
+            && lost(&&name.decider)
+            && self
+                .recorded_s
+                .get(name)
+                .is_some_and(|age| *age >= PURGED_BY_THEN_S);
+        match forgotten && self.has_row_of_another(name) {
+            true => vec![name.decider],
             false => Vec::new(),
         }
+    }
+
+    /// The decider's row was there all the time.
+    pub fn is_decided(&self, name: &GidName) -> bool {
+        let has = |looked: &BTreeMap<ShardNumber, BTreeSet<GidName>>| {
+            let rows = looked.get(&name.decider);
+            rows.is_some_and(|rows| rows.contains(name))
+        };
+        has(&self.early) && has(&self.late)
+    }
+
+    /// Shards that take part and that could not be asked everything.
+    pub fn silent(&self, name: &GidName) -> bool {
+        let mut shards = std::iter::once(&name.decider).chain(&name.others);
+        shards.any(|shard| !self.prepared.contains_key(shard) || !self.late.contains_key(shard))
     }
 }
 
@@ -178,6 +240,7 @@ mod tests {
             instance: "00ff00ff00ff00ff".into(),
             decider: ShardNumber(0),
             others: Vec::new(),
+            behind_decider: false,
             epoch: Epoch(1),
             number,
         }
@@ -288,18 +351,40 @@ mod tests {
         );
     }
 
+    fn marked(name: GidName) -> BTreeMap<ShardNumber, Upkeep> {
+        let mark = vec![name];
+        let upkeep = Upkeep {
+            mark,
+            ..Upkeep::default()
+        };
+        [(ShardNumber(0), upkeep)].into()
+    }
+
+    fn deleted(shard: u16, name: &GidName) -> BTreeMap<ShardNumber, Upkeep> {
+        let delete = vec![name.clone()];
+        let upkeep = Upkeep {
+            delete,
+            ..Upkeep::default()
+        };
+        [(ShardNumber(shard), upkeep)].into()
+    }
+
     #[test]
     fn rows_are_purged_once_no_shard_holds_the_transaction() {
         let mut look = Look {
             early: sets(&[(0, &[1, 2])]),
             prepared: sets(&[(0, &[]), (1, &[2])]),
-            late: sets(&[(0, &[1, 2, 3])]),
+            late: sets(&[(0, &[1, 2, 3]), (1, &[])]),
             ..Look::default()
         };
-        assert_eq!(look.purgeable(2), [(ShardNumber(0), vec![name(1)])].into());
+        assert_eq!(look.upkeep(2), marked(name(1)));
+        look.settled_s.insert(name(1), KEPT_S - 1);
+        assert_eq!(look.upkeep(2), BTreeMap::new());
+        look.settled_s.insert(name(1), KEPT_S);
+        assert_eq!(look.upkeep(2), deleted(0, &name(1)));
         look.prepared.remove(&ShardNumber(1));
         assert_eq!(
-            look.purgeable(2),
+            look.upkeep(2),
             BTreeMap::new(),
             "the silent shard may hold it"
         );
@@ -331,7 +416,7 @@ mod tests {
     fn rolled_back_behind_the_decision_is_lost_and_never_purged() {
         let (look, name) = of_two([true, false], [false, false], [true, false]);
         assert_eq!(look.lost_on(&name), [ShardNumber(1)]);
-        assert_eq!(look.purgeable(2), BTreeMap::new());
+        assert_eq!(look.upkeep(2), BTreeMap::new());
     }
 
     #[test]
@@ -355,15 +440,28 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_is_purged_before_the_rows_of_the_others() {
-        let (look, name) = of_two([true, true], [false, false], [true, true]);
-        assert_eq!(
-            look.purgeable(2),
-            [(ShardNumber(0), vec![name.clone()])].into()
-        );
-        let (look, _) = of_two([false, true], [false, false], [false, true]);
-        assert_eq!(look.purgeable(2), [(ShardNumber(1), vec![name])].into());
-        let (look, _) = of_two([false, true], [true, false], [false, true]);
-        assert_eq!(look.purgeable(2), BTreeMap::new(), "still prepared");
+    fn the_decision_is_purged_behind_the_rows_of_the_others() {
+        let (mut look, name) = of_two([true, true], [false, false], [true, true]);
+        assert_eq!(look.upkeep(2), marked(name.clone()));
+        look.settled_s.insert(name.clone(), KEPT_S);
+        assert_eq!(look.upkeep(2), deleted(1, &name));
+        for late in [[true, false], [false, false]] {
+            let (mut look, name) = of_two([true, false], [false, false], late);
+            look.settled_s.insert(name.clone(), KEPT_S);
+            assert_eq!(look.upkeep(2), deleted(0, &name));
+            assert_eq!(look.lost_on(&name), []);
+        }
+    }
+
+    #[test]
+    fn a_decider_that_knows_nothing_is_lost_and_nothing_is_purged() {
+        let (mut look, name) = of_two([false, true], [false, false], [false, true]);
+        assert_eq!(look.upkeep(2), BTreeMap::new());
+        assert_eq!(look.lost_on(&name), [], "it may be new");
+        look.recorded_s.insert(name.clone(), PURGED_BY_THEN_S);
+        assert_eq!(look.lost_on(&name), [ShardNumber(0)]);
+        let (mut look, name) = of_two([false, true], [true, false], [false, true]);
+        look.recorded_s.insert(name.clone(), PURGED_BY_THEN_S);
+        assert_eq!(look.lost_on(&name), [], "it is about to be committed");
     }
 }

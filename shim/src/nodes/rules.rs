@@ -19,7 +19,8 @@ pub(super) fn sharded_table(row: &ShardedRow) -> Result<ShardedTable, Fault> {
         .as_deref()
         .map(|text| mapping(data_type, text))
         .transpose()?;
-    let strategy = match (row.strategy.as_str(), &row.lookup_query, mapping) {
+    let query = row.pinned_query.as_ref().or(row.lookup_query.as_ref());
+    let strategy = match (row.strategy.as_str(), query, mapping) {
         ("hash", None, None) => Strategy::Hash,
         ("mapping", None, Some(mapping)) => Strategy::Mapping(mapping),
         ("lookup_query", Some(query), mapping) => Strategy::LookupQuery {
@@ -133,7 +134,9 @@ mod tests {
         let mut lookup = row("lookup_query");
         lookup.lookup_query = Some("SELECT 1".into());
         lookup.lookup_result = "shard".into();
-        let query = "SELECT 1".into();
+        // What is run is what it meant when it was declared.
+        lookup.pinned_query = Some("SELECT 2".into());
+        let query = "SELECT 2".into();
         let expected = Strategy::LookupQuery {
             query,
             result: LookupResult::Shard,

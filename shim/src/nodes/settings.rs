@@ -114,11 +114,6 @@ impl Instance {
     }
 }
 
-/// Limit for one batch of lookups.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bound of the lookup cache of one database.
-const LOOKUP_CACHE_BYTES: u64 = 16 << 20;
-
 impl Settings {
     /// What the files say about one logical database. `None` without a user to log in with.
     pub fn from_config(
@@ -158,8 +153,8 @@ impl Settings {
             lsn_check_interval: config.general.lsn_check_interval.into(),
             connect_timeout: config.general.connect_timeout.into(),
             cutover_timeout: cutover_timeout(&config.general),
-            lookup_timeout: LOOKUP_TIMEOUT,
-            lookup_cache_bytes: LOOKUP_CACHE_BYTES,
+            lookup_timeout: config.general.sharding_lookup_timeout.into(),
+            lookup_cache_bytes: config.general.sharding_lookup_cache_size,
             instance,
         };
         let version = &settings.instance.version;
@@ -220,10 +215,21 @@ fn declared_table(table: &config::ShardedTable) -> DeclaredTable {
         table: table.name.clone().unwrap_or_default(),
         column: table.column.clone(),
         data_type: table.data_type.name().to_owned(),
-        lookup_query: table.lookup_query.clone(),
+        lookup_query: table
+            .lookup_query
+            .clone()
+            .or_else(|| table.query.as_deref().map(one_of_the_map)),
         lookup_result: table.lookup_result.unwrap_or_default().name().to_owned(),
         mapping: mapping.filter(|_| !table.mapping.is_empty()),
     }
+}
+
+/// A whole map is asked for the one key that is wanted: it is never out of date, and no answer is
+/// kept longer than that of any other lookup.
+fn one_of_the_map(query: &str) -> String {
+    let query = query.trim().trim_end_matches(';');
+    // The line break ends a comment at the end of the query.
+    format!("SELECT map.value FROM (\n{query}\n) AS map(key, value) WHERE map.key = $1")
 }
 
 fn schema_and_name(name: &str) -> (String, String) {

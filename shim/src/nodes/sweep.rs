@@ -1,7 +1,7 @@
 //! Finishing two-phase transactions whose coordinator is gone: the looks and the commands. What
 //! they mean is in `recovery`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::cluster::Cluster;
 use super::control::Session;
 use super::coordinator::LOCK_KEY;
 use super::doubt::{self, Doubt, Unfinished};
-use super::gid::GidName;
-use super::recovery::{Look, Verdict, verdict};
+use super::gid::{GidName, SETTLED, database_part};
+use super::recovery::{Decider, Look, Upkeep, Verdict, verdict};
 use super::trouble;
 
 /// How often every shim looks.
@@ -28,26 +28,38 @@ const PREPARED: &str = "SELECT gid,
        extract(epoch FROM pg_catalog.clock_timestamp() - prepared)::bigint
   FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'";
+const IS_STANDBY: &str = "SELECT pg_catalog.pg_is_in_recovery()";
 /// What a coordinator has left undecided for so long is taken from it, alive or not: it may be
 /// frozen or cut off while its lock lives on, and meanwhile its rows and the gate are locked.
 const OVERDUE: &str = "SELECT gid FROM pg_catalog.pg_prepared_xacts
   WHERE database = pg_catalog.current_database() AND gid LIKE 'pgdog\\_%'
     AND pg_catalog.clock_timestamp() - prepared > interval '10 s'";
-const HAS_ROW: &str = "SELECT FROM pgdog.two_phase_commits WHERE gid = $1";
-/// Who waits for a prepared transaction (0 among those that block) would wait for as long as it is
-/// in doubt, and not be told why.
-const UNBLOCK: &str = "SELECT pg_catalog.pg_cancel_backend(a.pid)
-  FROM pg_catalog.pg_stat_activity a
- WHERE a.datname = pg_catalog.current_database() AND a.wait_event_type = 'Lock'
-   AND a.state = 'active' AND pg_catalog.clock_timestamp() - a.query_start > interval '10 s'
-   AND 0 = ANY (pg_catalog.pg_blocking_pids(a.pid))";
-/// How long a commit that is decided waits for a part whose connection was lost.
-const PART_LIMIT: Duration = Duration::from_secs(5);
-const PART_PAUSE: Duration = Duration::from_millis(50);
+/// Who waits for one of these would wait for as long as it is in doubt, and not be told why: those
+/// that wait for a lock which it holds, and for nobody else (0 among those that block stands for
+/// prepared transactions).
+const UNBLOCK: &str = "SELECT pg_catalog.pg_cancel_backend(w.pid)
+  FROM pg_catalog.pg_prepared_xacts p
+  JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.transactionid = p.transaction
+  JOIN pg_catalog.pg_locks h ON h.pid IS NULL AND h.virtualtransaction = x.virtualtransaction
+  JOIN pg_catalog.pg_locks w
+    ON NOT w.granted
+   AND (w.locktype, w.database, w.relation, w.page, w.tuple, w.transactionid, w.classid, w.objid,
+        w.objsubid) IS NOT DISTINCT FROM
+       (h.locktype, h.database, h.relation, h.page, h.tuple, h.transactionid, h.classid, h.objid,
+        h.objsubid)
+  JOIN pg_catalog.pg_stat_activity a ON a.pid = w.pid
+ WHERE p.gid = ANY ($1::text[]) AND p.database = pg_catalog.current_database()
+   AND a.backend_type = 'client backend' AND a.state = 'active'
+   AND pg_catalog.clock_timestamp() - w.waitstart > interval '10 s'
+   AND 0 = ANY (pg_catalog.pg_blocking_pids(w.pid))";
 /// Only by a node that knows no more shards than those that were listed: a later one may still hold
 /// the transaction.
 const PURGE: &str = "DELETE FROM pgdog.two_phase_commits
   WHERE gid = ANY($1::text[]) AND (SELECT t.shards FROM pgdog.topology t) = $2";
+/// As well; another shim may have done it before.
+const MARK: &str = "SELECT pgdog.two_phase_record(g.gid) FROM unnest($1::text[]) g (gid)
+  WHERE (SELECT t.shards FROM pgdog.topology t) = $2
+    AND NOT EXISTS (SELECT FROM pgdog.two_phase_commits c WHERE c.gid = g.gid)";
 
 /// Looks now and then every ten seconds until the cluster stops.
 pub(super) async fn run(cluster: &Cluster) {
@@ -80,7 +92,7 @@ pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
             }
         }
     }
-    purge(cluster, &look, u16::try_from(shards).unwrap_or(u16::MAX)).await
+    tidy(cluster, &look, u16::try_from(shards).unwrap_or(u16::MAX)).await
 }
 
 async fn settle(
@@ -89,8 +101,11 @@ async fn settle(
     name: &GidName,
     others: &BTreeSet<ShardNumber>,
 ) -> Result<(), Fault> {
-    let lives = coordinator_lives(cluster, name).await?;
-    match verdict(look.decider(name, lives)) {
+    let mut decider = look.decider(name, true);
+    if matches!(decider, Decider::Prepared { .. }) {
+        decider = look.decider(name, coordinator_lives(cluster, name).await?);
+    }
+    match verdict(decider) {
         Verdict::Leave => Ok(()),
         Verdict::CommitRest => {
             let holds = |names: &BTreeSet<GidName>| names.contains(name);
@@ -122,16 +137,35 @@ async fn look(cluster: &Cluster) -> Look {
         .map(|shard| shard.shard)
         .collect();
     for shard in &shards {
-        if let Ok(names) = aged_names(cluster, *shard, ROWS, &mut look).await {
-            look.early.insert(*shard, names);
-        }
+        let Ok(rows) = gids(cluster, *shard, ROWS).await else {
+            continue;
+        };
+        let names = rows
+            .iter()
+            .filter_map(|(gid, age_s)| match gid.strip_suffix(SETTLED) {
+                None => Some((GidName::parse(gid)?, *age_s)),
+                Some(gid) => {
+                    look.settled_s.insert(GidName::parse(gid)?, *age_s);
+                    None
+                }
+            });
+        let names: BTreeMap<GidName, u64> = names.collect();
+        look.early.insert(*shard, names.keys().cloned().collect());
+        keep_eldest(&mut look.recorded_s, names);
     }
     for shard in shards.iter().rev() {
-        if let Ok(names) = aged_names(cluster, *shard, PREPARED, &mut look).await {
-            look.prepared.insert(*shard, names);
-        }
+        let Ok(rows) = gids(cluster, *shard, PREPARED).await else {
+            continue;
+        };
+        let names = rows
+            .iter()
+            .filter_map(|(gid, age_s)| Some((GidName::parse(gid)?, *age_s)));
+        let names: BTreeMap<GidName, u64> = names.collect();
+        look.prepared
+            .insert(*shard, names.keys().cloned().collect());
+        keep_eldest(&mut look.prepared_s, names);
     }
-    let recorded = look.early.values().any(|names| !names.is_empty());
+    let recorded = !look.settled_s.is_empty() || look.early.values().any(|names| !names.is_empty());
     let late = if recorded || !look.unfinished().is_empty() {
         &shards[..]
     } else {
@@ -145,24 +179,25 @@ async fn look(cluster: &Cluster) -> Look {
     look
 }
 
-async fn aged_names(
+/// Names as they stand there, and their ages in seconds.
+async fn gids(
     cluster: &Cluster,
     shard: ShardNumber,
     sql: &str,
-    look: &mut Look,
-) -> Result<BTreeSet<GidName>, Fault> {
+) -> Result<Vec<(String, u64)>, Fault> {
     let rows = session(cluster, shard).await?.query(sql, &[]).await?;
-    let mut names = BTreeSet::new();
-    for row in &rows {
-        let Some(name) = GidName::parse(row.get::<_, &str>(0)) else {
-            continue;
-        };
+    let gids = rows.iter().map(|row| {
         let age_s = u64::try_from(row.get::<_, i64>(1)).unwrap_or_default();
-        let eldest = look.ages_s.entry(name.clone()).or_default();
+        (row.get(0), age_s)
+    });
+    Ok(gids.collect())
+}
+
+fn keep_eldest(ages_s: &mut BTreeMap<GidName, u64>, found: BTreeMap<GidName, u64>) {
+    for (name, age_s) in found {
+        let eldest = ages_s.entry(name).or_default();
         *eldest = age_s.max(*eldest);
-        names.insert(name);
     }
-    Ok(names)
 }
 
 /// Shows what is found, and ends the wait of those whom nobody else would tell.
@@ -176,19 +211,24 @@ async fn report(cluster: &Cluster, look: &Look) {
                 "two-phase transaction is committed on some shards only");
         }
     }
-    let in_doubt = found.iter().filter(|one| one.doubt == Doubt::InDoubt);
-    let shards: BTreeSet<_> = in_doubt.flat_map(|one| one.prepared_on.clone()).collect();
+    let mut held: BTreeMap<ShardNumber, Vec<String>> = BTreeMap::new();
+    for one in found.iter().filter(|one| one.doubt == Doubt::InDoubt) {
+        for shard in &one.prepared_on {
+            held.entry(*shard).or_default().push(one.gid.clone());
+        }
+    }
     cluster.unfinished.store(Arc::new(found));
-    for shard in shards {
-        if let Err(fault) = unblock(cluster, shard).await {
+    for (shard, gids) in held {
+        if let Err(fault) = unblock(cluster, shard, &gids).await {
             tracing::warn!(database = cluster.name(), %shard, error = %fault.message(),
                 "statements that wait for a transaction in doubt were not cancelled");
         }
     }
 }
 
-async fn unblock(cluster: &Cluster, shard: ShardNumber) -> Result<(), Fault> {
-    let rows = session(cluster, shard).await?.query(UNBLOCK, &[]).await?;
+async fn unblock(cluster: &Cluster, shard: ShardNumber, gids: &[String]) -> Result<(), Fault> {
+    let session = session(cluster, shard).await?;
+    let rows = session.query(UNBLOCK, &[&gids]).await?;
     if !rows.is_empty() {
         tracing::warn!(database = cluster.name(), %shard, statements = rows.len(),
             "cancelled what waited for a transaction in doubt");
@@ -196,35 +236,7 @@ async fn unblock(cluster: &Cluster, shard: ShardNumber) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What became of one part of a decided transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// It is committed.
-    Committed,
-    /// It was rolled back, or lost by a failover.
-    Lost,
-    /// Nobody answers: recovery will see.
-    Unknown,
-}
-
 impl Cluster {
-    /// Commits a part of a decided transaction whose own connection could not, or tells what became
-    /// of it.
-    pub async fn finish_part(&self, gid: &str, shard: ShardNumber, decider: ShardNumber) -> Part {
-        let finishing = async {
-            loop {
-                match finish_part(self, gid, shard, decider).await {
-                    Ok(part) => return part,
-                    Err(fault) => tracing::debug!(%shard, gid, error = %fault.message(),
-                        "a decided part is not committed yet"),
-                }
-                tokio::time::sleep(PART_PAUSE).await;
-            }
-        };
-        let finished = tokio::time::timeout(PART_LIMIT, finishing).await;
-        finished.unwrap_or(Part::Unknown)
-    }
-
     /// Two-phase transactions that were not finished when recovery looked last.
     pub fn unfinished(&self) -> Arc<Vec<Unfinished>> {
         self.unfinished.load_full()
@@ -234,32 +246,6 @@ impl Cluster {
     pub async fn look_for_unfinished(&self) -> Vec<Unfinished> {
         doubt::unfinished(&look(self).await)
     }
-}
-
-async fn finish_part(
-    cluster: &Cluster,
-    gid: &str,
-    shard: ShardNumber,
-    decider: ShardNumber,
-) -> Result<Part, Fault> {
-    let part = session(cluster, shard).await?;
-    match part.batch(&format!("COMMIT PREPARED '{gid}'")).await {
-        Ok(()) => return Ok(Part::Committed),
-        Err(fault) if fault.sqlstate() == "42704" => {}
-        Err(fault) => return Err(fault),
-    }
-    if !part.query(HAS_ROW, &[&gid]).await?.is_empty() {
-        return Ok(Part::Committed);
-    }
-    // Recovery purges the decider's row first, and only when all is done.
-    let decided = session(cluster, decider)
-        .await?
-        .query(HAS_ROW, &[&gid])
-        .await?;
-    Ok(match decided.is_empty() {
-        true => Part::Committed,
-        false => Part::Lost,
-    })
 }
 
 async fn names(
@@ -277,7 +263,8 @@ async fn names(
 /// For a name of our own: whether it is in use. For another's: whether its lock is held and it is
 /// not overdue.
 async fn coordinator_lives(cluster: &Cluster, name: &GidName) -> Result<bool, Fault> {
-    if name.instance == cluster.instance_id() {
+    // One process may know the same nodes by several names.
+    if name.instance == cluster.instance_id() && name.database == database_part(cluster.name()) {
         return Ok(cluster.uses_gid(&name.to_string()));
     }
     if names(cluster, name.decider, OVERDUE).await?.contains(name) {
@@ -337,22 +324,41 @@ async fn finish(
     }
 }
 
-async fn purge(cluster: &Cluster, look: &Look, shards: u16) -> Result<(), Fault> {
-    for (shard, names) in look.purgeable(shards) {
-        let gids: Vec<String> = names.iter().map(GidName::to_string).collect();
-        session(cluster, shard)
-            .await?
-            .query(PURGE, &[&gids, &i32::from(shards)])
-            .await?;
+async fn tidy(cluster: &Cluster, look: &Look, shards: u16) -> Result<(), Fault> {
+    for (shard, Upkeep { mark, delete }) in look.upkeep(shards) {
+        let session = session(cluster, shard).await?;
+        let marks: Vec<String> = mark.iter().map(GidName::settled).collect();
+        if !marks.is_empty() {
+            match session.query(MARK, &[&marks, &i32::from(shards)]).await {
+                Ok(_) => {}
+                // Another shim was at it.
+                Err(fault) if fault.sqlstate() == "23505" => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+        let rows = delete
+            .iter()
+            .flat_map(|name| [name.to_string(), name.settled()]);
+        let rows: Vec<String> = rows.collect();
+        if !rows.is_empty() {
+            session.query(PURGE, &[&rows, &i32::from(shards)]).await?;
+        }
     }
     Ok(())
 }
 
-async fn session(cluster: &Cluster, shard: ShardNumber) -> Result<Arc<Session>, Fault> {
+/// The primary of a shard. A standby that is still, or again, taken for one knows of no prepared
+/// transactions, and of rows only what it has replayed: nothing must be concluded from that.
+pub(super) async fn session(cluster: &Cluster, shard: ShardNumber) -> Result<Arc<Session>, Fault> {
     let topology = cluster.topology();
     let nodes = topology
         .shards
         .get(usize::from(shard.0))
         .ok_or(trouble::no_primary(shard))?;
-    cluster.node(&nodes.primary).link.session().await
+    let session = cluster.node(&nodes.primary).link.session().await?;
+    let rows = session.query(IS_STANDBY, &[]).await?;
+    match rows.first().is_none_or(|row| row.get(0)) {
+        true => Err(trouble::no_primary(shard)),
+        false => Ok(session),
+    }
 }

@@ -233,8 +233,7 @@ impl Facts {
             name: (*name).to_owned(),
             arguments: call.args.len(),
         };
-        let system = called.schema.as_deref() == Some("pg_catalog");
-        if !system && !self.functions.called.contains(&called) {
+        if !self.functions.called.contains(&called) {
             self.functions.called.push(called);
         }
         self.set_calls += usize::from(*name == "set_config");

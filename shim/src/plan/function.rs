@@ -33,7 +33,14 @@ pub(super) fn traits(schema: Option<&str>, name: &str) -> Traits {
 }
 
 fn own(name: &str) -> Traits {
-    let placement = matches!(name, "shard_table" | "omni_table" | "unshard_table");
+    let placement = matches!(
+        name,
+        "shard_table"
+            | "omni_table"
+            | "unshard_table"
+            | "pause_lookup_writes"
+            | "resume_lookup_writes"
+    );
     let reads = matches!(
         name,
         "shard_for" | "lsn_for_timestamp" | "catalog_fingerprint" | "omni_hashes" | "version"

@@ -11,6 +11,7 @@ mod expression;
 mod facts;
 mod function;
 mod hint;
+mod index;
 mod levels;
 mod naming;
 mod query;
@@ -29,6 +30,7 @@ use std::ops::Range;
 
 pub use cache::{PlanCache, Planned};
 pub use copy::{Columns, CopyFormat, CopyIn};
+pub use index::{ConcurrentIndex, concurrent_index};
 pub use levels::{Level, Levels, OuterJoin, Place};
 pub use naming::{behind_prepared_name, rename_prepared};
 pub use setting::truth;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::class::Class;
 use super::decide::Decision;
 use super::{Outcome, refuse};
-use crate::plan::{Kind, Level, Place};
+use crate::plan::{Called, Kind, Level, Place};
 
 impl Decision<'_> {
     /// Whether the statement may run on every shard, each with its own rows.
@@ -41,8 +41,11 @@ impl Decision<'_> {
                 "it is not known whether function \"{name}\" looks at one row only"
             ));
         }
+        let system = |called: &&Called| called.schema.as_deref() == Some("pg_catalog");
         let mut called = statement.functions.called.iter();
-        if let Some(called) = called.find(|called| self.topology.shadows.contains(&called.name)) {
+        if let Some(called) =
+            called.find(|called| !system(called) && self.topology.shadows.contains(&called.name))
+        {
             let name = &called.name;
             return unmerged(format!(
                 "there is a function \"{name}\" besides PostgreSQL's own: write \

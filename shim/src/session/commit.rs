@@ -1,27 +1,17 @@
-//! How a transaction ends on the servers that took part: nothing to do, one COMMIT, or two phases.
-//!
-//! ```text
-//!   decider (lowest writer)      others                     when it fails
-//!   record gid, PREPARE    ──►                              roll back everywhere
-//!                                PREPARE, side by side ──►  ROLLBACK PREPARED: decider, others
-//!   COMMIT PREPARED  = decision                             lost: 08007, recovery decides
-//!                                COMMIT PREPARED            recovery finishes; committed anyway
-//! ```
+//! How a transaction ends on the servers that took part: nothing to do, one COMMIT, or two phases,
+//! which are in `two_phase`.
 
-use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
 use pgdog_core::lsn::Lsn;
 
 use super::Session;
 use super::faults;
 use super::forward;
-use super::params::literal;
 use super::party::{Participant, Place};
 use super::tx::{CommitPlan, commit_plan};
-use crate::nodes::Part;
 use crate::observe::Counted;
 use crate::proto::{ErrorFields, TxStatus};
-use crate::server::{Ahead, Applied};
+use crate::server::Applied;
 
 /// How the transaction ended.
 #[derive(Debug)]
@@ -136,7 +126,7 @@ impl Session<'_> {
     /// What only read is committed too, so that its savepoints and SETs end the same way; and
     /// before the others, since code may have written there that no text shows: nothing is
     /// committed without it.
-    async fn end_readers(
+    pub(super) async fn end_readers(
         &mut self,
         readers: &[ShardNumber],
     ) -> Result<Vec<(ShardNumber, Lsn)>, ErrorFields> {
@@ -153,7 +143,7 @@ impl Session<'_> {
     }
 
     /// Positions of the commits on some shards.
-    fn commits_of(&self, shards: &[ShardNumber]) -> Vec<(ShardNumber, Lsn)> {
+    pub(super) fn commits_of(&self, shards: &[ShardNumber]) -> Vec<(ShardNumber, Lsn)> {
         let commits = shards.iter().filter_map(|shard| {
             let participant = self.participants.get(shard)?;
             Some((*shard, participant.lease.commit_lsn()?))
@@ -188,171 +178,6 @@ impl Session<'_> {
         }
     }
 
-    async fn commit_two_phase(
-        &mut self,
-        decider: ShardNumber,
-        others: &[ShardNumber],
-        readers: &[ShardNumber],
-    ) -> Ended {
-        let topology = self.cluster.topology();
-        let epoch = topology
-            .shards
-            .get(usize::from(decider.0))
-            .map(|shard| shard.epoch);
-        let gid = match self
-            .cluster
-            .new_gid((decider, others), epoch.unwrap_or_default())
-            .await
-        {
-            Ok(gid) => gid,
-            Err(fault) => return Ended::Failed(ErrorFields::from(&fault)),
-        };
-        let gid: &str = &gid;
-        if let Err(fields) = self.prepare_decider(decider, gid).await {
-            return Ended::Failed(fields);
-        }
-        if let Err(fields) = self.prepare_others(others, gid).await {
-            self.undo_prepared(decider, others, gid).await;
-            return Ended::Failed(fields);
-        }
-        let mut commits = match self.end_readers(readers).await {
-            Ok(commits) => commits,
-            Err(fields) => {
-                self.undo_prepared(decider, others, gid).await;
-                return Ended::Failed(fields);
-            }
-        };
-        if let Err(fields) = self.decide_commit(decider, others, gid).await {
-            return Ended::Failed(fields);
-        }
-        if let Err(fault) = self.commit_others(decider, others, gid).await {
-            return Ended::Failed(ErrorFields::from(&fault));
-        }
-        commits.extend(self.commits_of(&[decider]));
-        commits.extend(self.commits_of(others));
-        Ended::Committed { commits }
-    }
-
-    /// It is decided: recovery commits what cannot be committed now. Only what somebody else has
-    /// rolled back, by hand or by a failover, can not.
-    async fn commit_others(
-        &mut self,
-        decider: ShardNumber,
-        others: &[ShardNumber],
-        gid: &str,
-    ) -> Result<(), Fault> {
-        let commit = format!("COMMIT PREPARED {}", literal(gid));
-        let mut missing = Vec::new();
-        for (shard, told) in self.tell(others, &commit).await {
-            let Err(fields) = told else {
-                continue;
-            };
-            tracing::warn!(%shard, gid, sqlstate = fields.code, error = fields.message,
-                "a decided part is not committed by its own connection");
-            match self.cluster.finish_part(gid, shard, decider).await {
-                Part::Committed => {}
-                Part::Unknown => tracing::warn!(%shard, gid, "it is left to recovery"),
-                Part::Lost => missing.push(shard),
-            }
-        }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        tracing::error!(
-            gid,
-            ?missing,
-            "transaction is committed on some shards only"
-        );
-        Err(Fault::HalfCommitted {
-            gid: gid.to_owned(),
-            missing,
-        })
-    }
-
-    async fn prepare_decider(
-        &mut self,
-        decider: ShardNumber,
-        gid: &str,
-    ) -> Result<(), ErrorFields> {
-        let Some(participant) = self.participants.get_mut(&decider) else {
-            return Err(faults::plain(
-                "XX000",
-                "the deciding shard is not part of it",
-            ));
-        };
-        record_and_prepare(participant, gid).await
-    }
-
-    async fn prepare_others(
-        &mut self,
-        others: &[ShardNumber],
-        gid: &str,
-    ) -> Result<(), ErrorFields> {
-        let parts = self.participants.values_mut();
-        let parts = parts.filter(|part| others.contains(&part.shard));
-        let prepared = parts.map(|part| record_and_prepare(part, gid));
-        let prepared = futures_util::future::join_all(prepared).await;
-        prepared.into_iter().collect()
-    }
-
-    /// COMMIT PREPARED on the decider.
-    async fn decide_commit(
-        &mut self,
-        decider: ShardNumber,
-        others: &[ShardNumber],
-        gid: &str,
-    ) -> Result<(), ErrorFields> {
-        let Some(participant) = self.participants.get_mut(&decider) else {
-            return Err(faults::plain("XX000", "the deciding shard is not there"));
-        };
-        let unknown = |why: String| {
-            ErrorFields::from(&Fault::OutcomeUnknown {
-                gid: gid.to_owned(),
-                why,
-            })
-        };
-        let commit = format!("COMMIT PREPARED {}", literal(gid));
-        match forward::command(&mut participant.lease, &commit).await {
-            Ok(done) => {
-                self.client.put_pushed(&done.pushed);
-                match done.outcome() {
-                    Ok(tag) if tag == "COMMIT PREPARED" => Ok(()),
-                    Ok(tag) => Err(unknown(format!("the server answered {tag}"))),
-                    Err(fields) => {
-                        // Somebody else rolled it back, or it cannot be committed now.
-                        tracing::warn!(gid, sqlstate = fields.code, "decision failed");
-                        self.undo_prepared(decider, others, gid).await;
-                        Err(taken_back(fields))
-                    }
-                }
-            }
-            Err(fault) => Err(unknown(fault.message())),
-        }
-    }
-
-    /// The decider first: only once it is gone there must the others be rolled back.
-    async fn undo_prepared(&mut self, decider: ShardNumber, others: &[ShardNumber], gid: &str) {
-        let rollback = format!("ROLLBACK PREPARED {}", literal(gid));
-        let undone = self.tell(&[decider], &rollback).await;
-        let gone = undone.iter().all(|(_, told)| match told {
-            Ok(_) => true,
-            Err(fields) => fields.code == "42704",
-        });
-        if !gone {
-            tracing::warn!(gid, "a prepared transaction is left to recovery");
-            return;
-        }
-        for (shard, told) in self.tell(others, &rollback).await {
-            match told {
-                Ok(_) => {}
-                // It had not been prepared there.
-                Err(fields) if fields.code == "42704" => {}
-                Err(fields) => tracing::warn!(%shard, gid, sqlstate = fields.code,
-                    "a prepared transaction is left to recovery"),
-            }
-        }
-    }
-
     /// Runs a command on some participants side by side; returns tag or error of each.
     pub(super) async fn tell(
         &mut self,
@@ -382,47 +207,10 @@ impl Session<'_> {
     }
 }
 
-/// The row tells who comes later that the part was committed: of the decider it is the decision.
-async fn record_and_prepare(part: &mut Participant, gid: &str) -> Result<(), ErrorFields> {
-    part.lease.forget_commit_lsn();
-    let mut both = Ahead::new();
-    both.query(format!("SELECT pgdog.two_phase_record({})", literal(gid)));
-    both.query(format!("PREPARE TRANSACTION {}", literal(gid)));
-    let settled = async {
-        part.lease.send_ahead(&both, &[]).await?;
-        part.lease.settle_ahead(&both).await
-    };
-    let settled = settled.await.map_err(|fault| ErrorFields::from(&fault))?;
-    if let Some(fields) = settled.error() {
-        return Err(fields.clone());
-    }
-    prepared(settled.answers.last().map(|answer| answer.command.as_str()))
-}
-
-/// Only we commit on the decider. So if the transaction is not there any more, another shim took us
-/// for dead and rolled it back: the client may simply try again.
-fn taken_back(fields: ErrorFields) -> ErrorFields {
-    match fields.code.as_str() {
-        "42704" => faults::rolled_back("it was not decided in time"),
-        _ => fields,
-    }
-}
-
 /// COMMIT of a transaction that has failed without anybody's knowledge is answered by ROLLBACK.
 fn committed(tag: &str) -> Result<(), ErrorFields> {
     match tag {
         "COMMIT" => Ok(()),
         _ => Err(faults::rolled_back("it had failed on a server")),
-    }
-}
-
-/// PREPARE TRANSACTION of a failed transaction answers ROLLBACK.
-fn prepared(tag: Option<&str>) -> Result<(), ErrorFields> {
-    match tag {
-        Some("PREPARE TRANSACTION") => Ok(()),
-        _ => Err(faults::plain(
-            "25P02",
-            "the transaction had failed before it was committed",
-        )),
     }
 }

@@ -271,6 +271,7 @@ impl Session<'_> {
                     why: "no transaction on shard 0".to_owned(),
                 })?;
         let rows = ask(&mut participant.lease, query, &key.key).await?;
+        fresh(&mut participant.lease).await?;
         let rows: Vec<_> = rows.iter().map(Option::as_deref).collect();
         let asked = lookup::Asked {
             table: &table.table,
@@ -282,6 +283,27 @@ impl Session<'_> {
             LookupResult::Shard | LookupResult::Value | LookupResult::Mapped(_)
         ));
         lookup::interpret(&table.rule, asked, &rows, shards)
+    }
+}
+
+/// What was just read is of now. A snapshot that is older than a change of placement answers for a
+/// map that was, whatever the gate has told this transaction since.
+async fn fresh(conn: &mut Conn) -> Result<(), Fault> {
+    let sql = "SELECT t.placement_epoch, pgdog.placement_epoch() FROM pgdog.topology t";
+    let rows = conn.simple(sql).await.map_err(|error| match error {
+        ServerError::Fault(fault) => fault,
+        ServerError::Sql(fields) => faults::from_node(&conn.endpoint().to_string(), &fields),
+    })?;
+    let mut epochs = rows
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|text| text.parse());
+    match (epochs.next(), epochs.next()) {
+        (Some(Ok(session)), Some(Ok(node))) if session < node => {
+            Err(Fault::StaleTopology { session, node })
+        }
+        _ => Ok(()),
     }
 }
 

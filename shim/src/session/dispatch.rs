@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
@@ -38,6 +38,9 @@ pub enum Flow {
     },
 }
 
+/// Between two attempts to learn of a newer topology.
+const REFRESH_PAUSE: Duration = Duration::from_millis(50);
+
 impl Session<'_> {
     /// Runs all statements of a message, up to the first that fails; tells whether none did.
     ///
@@ -58,7 +61,11 @@ impl Session<'_> {
                     let patience = self.settings.checkout_timeout;
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + patience);
                     let refreshed = self.cluster.refresh().await;
-                    if Instant::now() > deadline || refreshed.is_err() {
+                    if refreshed.is_err() {
+                        // A node that has just refused may only be slow to tell why.
+                        tokio::time::sleep(REFRESH_PAUSE).await;
+                    }
+                    if Instant::now() > deadline {
                         self.fail_with(&fields).await;
                         self.forget_names(input, at, 0);
                         return Ok(false);

@@ -91,6 +91,11 @@ impl Session<'_> {
             Kind::Reset(None) => {
                 self.params.reset_all();
                 self.tx.note_command(asked.sql());
+                // The others are told, too.
+                self.tx.note_reset_all();
+                for Participant { lease, .. } in self.participants.values_mut() {
+                    lease.epoch = None;
+                }
                 lease.epoch = None;
                 self.note_applied(lease, None);
             }

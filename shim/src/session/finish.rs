@@ -274,32 +274,32 @@ async fn still_placed(
     (rows, topology): (Rows, &Topology),
 ) -> Result<(), Trouble> {
     let table = topology.sharded.get(rows.table);
-    let (Some(part), Some(shard), true) = (
-        parts.first_mut(),
-        topology.shards.first(),
-        table.is_some_and(|table| is_looked_up(&table.rule.strategy)),
-    ) else {
+    if !table.is_some_and(|table| is_looked_up(&table.rule.strategy)) {
         return Ok(());
-    };
-    let sql = "SELECT placement_epoch FROM pgdog.topology";
-    let answer = match part.participant.lease.simple(sql).await {
-        Ok(rows) => rows,
-        Err(ServerError::Fault(fault)) => return Err(Trouble::Lost(fault)),
-        Err(ServerError::Sql(fields)) => {
-            return Err(Trouble::Lost(server_error(part.participant.shard, &fields)));
-        }
-    };
-    let epoch = answer
-        .first()
-        .and_then(|row| row.first().cloned().flatten());
-    let epoch = epoch.and_then(|text| text.parse().ok());
-    match epoch {
-        Some(node) if node > shard.epoch => Err(Trouble::Lost(Fault::StaleTopology {
-            session: shard.epoch,
-            node,
-        })),
-        Some(_) | None => Ok(()),
     }
+    for part in parts {
+        let shard = usize::from(part.participant.shard.0);
+        let Some(session) = topology.shards.get(shard).map(|nodes| nodes.epoch) else {
+            continue;
+        };
+        // Whatever snapshot the transaction has.
+        let sql = "SELECT pgdog.placement_epoch()";
+        let answer = match part.participant.lease.simple(sql).await {
+            Ok(rows) => rows,
+            Err(ServerError::Fault(fault)) => return Err(Trouble::Lost(fault)),
+            Err(ServerError::Sql(fields)) => {
+                return Err(Trouble::Lost(server_error(part.participant.shard, &fields)));
+            }
+        };
+        let epoch = answer.into_iter().flatten().flatten().next();
+        match epoch.and_then(|text| text.parse().ok()) {
+            Some(node) if node > session => {
+                return Err(Trouble::Lost(Fault::StaleTopology { session, node }));
+            }
+            Some(_) | None => {}
+        }
+    }
+    Ok(())
 }
 
 /// One answer for the rows of all shards.

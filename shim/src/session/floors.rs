@@ -1,6 +1,7 @@
 //! The floor of a read: what the client asks for, by token or by time, and what its own commits
 //! raise. And the primary's side of it: a server may take itself for the primary and not be it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pgdog_core::fault::{Fault, NodeError};
@@ -37,6 +38,25 @@ pub(super) enum Wanted {
     },
     /// Commits up to a moment that no position is known to cover: only the primary has them.
     Primary,
+}
+
+/// What the commits of a session raise.
+#[derive(Debug, Default)]
+pub(super) struct OwnFloor {
+    raised: Token,
+    /// Shards on which one of them has no known position: it was decided, and recovery carries it
+    /// out. Positions of later ones do not cover it.
+    pub unplaced: BTreeSet<ShardNumber>,
+}
+
+impl OwnFloor {
+    pub fn raise(&mut self, shard: ShardNumber, position: Position) {
+        self.raised.raise(shard, position);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.raised.is_empty() && self.unplaced.is_empty()
+    }
 }
 
 impl Session<'_> {
@@ -222,8 +242,11 @@ impl Session<'_> {
         topology: &Topology,
     ) -> Result<Wanted, Fault> {
         let own = self.params.own();
+        if own.read_your_writes && self.own_floor.unplaced.contains(&shard) {
+            return Ok(Wanted::Primary);
+        }
         let raised = match own.read_your_writes {
-            true => self.own_floor.at(shard),
+            true => self.own_floor.raised.at(shard),
             false => None,
         };
         if own.min_lsn.is_empty() && raised.is_none() && own.min_commit_timestamp.is_none() {
@@ -267,7 +290,7 @@ impl Session<'_> {
         let own = self.params.own();
         let named = beyond(&own.min_lsn, topology);
         let raised = match own.read_your_writes {
-            true => beyond(&self.own_floor, topology),
+            true => beyond(&self.own_floor.raised, topology),
             false => None,
         };
         let fault = self.unknown_shard(named.or(raised)?, topology);

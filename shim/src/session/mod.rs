@@ -86,6 +86,7 @@ mod sql_prepared;
 mod startup;
 mod startup_options;
 mod steps;
+mod two_phase;
 mod tx;
 mod words;
 mod work;
@@ -165,7 +166,7 @@ struct Session<'a> {
     /// Positions that cover the commits up to `pgdog.min_commit_timestamp`.
     stamps: BTreeMap<ShardNumber, (CommitTime, Position)>,
     /// Floor raised by own commits, for `pgdog.read_your_writes = session`.
-    own_floor: Token,
+    own_floor: floors::OwnFloor,
     last_route: LastRoute,
     /// A message that came behind a batch without a Sync, to be looked at next.
     put_aside: Option<Frame>,
@@ -248,7 +249,7 @@ impl<'a> Session<'a> {
             commit_token: Token::default(),
             timelines: BTreeMap::new(),
             stamps: BTreeMap::new(),
-            own_floor: Token::default(),
+            own_floor: floors::OwnFloor::default(),
             last_route: LastRoute::None,
             put_aside: None,
             skipping: false,

@@ -58,6 +58,15 @@ pub struct Params {
     fingerprint: u64,
 }
 
+/// A role that holds until the end of the open transaction only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalRole {
+    /// Makes it the session's role.
+    pub take: String,
+    /// Brings back the role that the session has after the transaction.
+    pub give_back: String,
+}
+
 impl Scope {
     /// As in SET.
     pub fn word(self) -> &'static str {
@@ -191,7 +200,12 @@ impl Params {
     /// Remembers that a server accepted `command`, which sets an ordinary session parameter.
     pub fn note_set(&mut self, name: &str, command: &str) {
         for set in [&mut self.effective, &mut self.after_commit] {
-            Arc::make_mut(&mut set.ordinary).insert(name.to_owned(), command.to_owned());
+            let ordinary = Arc::make_mut(&mut set.ordinary);
+            if name == "session_authorization" {
+                // It takes the role away.
+                ordinary.remove("role");
+            }
+            ordinary.insert(name.to_owned(), command.to_owned());
         }
         self.note_change();
     }
@@ -200,6 +214,9 @@ impl Params {
     pub fn note_reset(&mut self, name: &str) {
         for set in [&mut self.effective, &mut self.after_commit] {
             let ordinary = Arc::make_mut(&mut set.ordinary);
+            if name == "session_authorization" {
+                ordinary.remove("role");
+            }
             match self.defaults.ordinary.get(name) {
                 Some(command) => ordinary.insert(name.to_owned(), command.clone()),
                 None => ordinary.remove(name),
@@ -279,6 +296,16 @@ impl Params {
     pub fn have_changed(&self) -> bool {
         let before = self.begin.as_ref().map(|mark| &mark.after_commit.ordinary);
         before.is_some_and(|before| *before != self.after_commit.ordinary)
+    }
+
+    /// The role that the end of the open transaction ends, if there is one.
+    pub fn local_role(&self) -> Option<LocalRole> {
+        let (now, then) = (self.effective.path.role(), self.after_commit.path.role());
+        let back = self.after_commit.ordinary.get("role");
+        (now != then).then(|| LocalRole {
+            take: set_config("role", now.unwrap_or("none")),
+            give_back: back.cloned().unwrap_or_else(|| "RESET ROLE".to_owned()),
+        })
     }
 
     /// A transaction begins.

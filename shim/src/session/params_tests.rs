@@ -118,3 +118,51 @@ fn literals_survive_quotes_and_backslashes() {
     assert_eq!(literal("o'x"), "'o''x'");
     assert_eq!(literal(r"a\'b"), r"E'a\\''b'");
 }
+
+#[test]
+fn a_role_of_the_transaction_is_taken_again_and_given_back() {
+    let mut p = Params::new(Values::default(), "anna");
+    let mut local = |begin: &[(&str, Option<&str>)], role: &str| {
+        p.discard_all();
+        for (command, value) in begin {
+            p.note_set("role", command);
+            p.note_path("role", *value, Scope::Session);
+        }
+        p.begin();
+        p.note_local("role", "SET LOCAL ROLE ...");
+        p.note_path("role", Some(role), Scope::Local);
+        let found = p.local_role();
+        p.commit();
+        assert_eq!(p.local_role(), None);
+        found.map(|role| (role.take, role.give_back))
+    };
+    let take = |role: &str| format!("SELECT pg_catalog.set_config('role', '{role}', false)");
+    assert_eq!(
+        local(&[], "bert"),
+        Some((take("bert"), "RESET ROLE".to_owned()))
+    );
+    let carl = ("SET ROLE carl", Some("carl"));
+    assert_eq!(
+        local(&[carl], "bert"),
+        Some((take("bert"), carl.0.to_owned()))
+    );
+    assert_eq!(
+        local(&[carl], "none"),
+        Some((take("none"), carl.0.to_owned()))
+    );
+    assert_eq!(local(&[carl], "carl"), None);
+}
+
+#[test]
+fn a_session_user_takes_the_role_away() {
+    let mut p = Params::new(Values::default(), "anna");
+    p.note_set("role", "SET ROLE bert");
+    p.note_set("session_authorization", "SET SESSION AUTHORIZATION carl");
+    assert_eq!(
+        p.wanted().keys().collect::<Vec<_>>(),
+        ["session_authorization"]
+    );
+    p.note_set("role", "SET ROLE bert");
+    p.note_reset("session_authorization");
+    assert!(p.wanted().is_empty());
+}

@@ -294,18 +294,18 @@ impl Session<'_> {
             .shards
             .get(usize::from(participant.shard.0))
             .map(|s| s.epoch);
-        if let Some(epoch) = epoch
-            && epoch.0 > 0
-            && !participant.begun
-            && participant.lease.epoch != Some(epoch)
-        {
+        let fence = epoch.filter(|epoch| epoch.0 > 0).map(|epoch| {
             // Where there is one shard, a read without a key sees all rows: not any more once the
             // cluster has grown, although no key has moved.
             let whole = topology.shards.len() == 1;
-            ahead.query(format!(
-                "SET pgdog.epoch = '{epoch}'; SET pgdog.fan_out = {whole}"
-            ));
-            participant.lease.epoch = Some(epoch);
+            format!("SET pgdog.epoch = '{epoch}'; SET pgdog.fan_out = {whole}")
+        });
+        if let Some(fence) = &fence
+            && !participant.begun
+            && participant.lease.epoch != epoch
+        {
+            ahead.query(fence);
+            participant.lease.epoch = epoch;
         }
         if !participant.begun && self.clears_sequences(&participant.lease) {
             ahead.query(CLEAR);
@@ -330,6 +330,12 @@ impl Session<'_> {
                 ahead.query(command);
             }
             participant.begun = true;
+        }
+        if let Some(fence) = fence.filter(|_| self.tx.has_reset_all() && !self.tx.is_failed()) {
+            // An older extension has lost it to RESET ALL, or may again by ROLLBACK TO; what holds
+            // after the transaction is not known.
+            ahead.query(fence);
+            participant.lease.epoch = None;
         }
         Ok(ahead)
     }

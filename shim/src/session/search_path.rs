@@ -39,6 +39,11 @@ impl SearchPath {
         &self.schemas
     }
 
+    /// The role that was set.
+    pub fn role(&self) -> Option<&str> {
+        self.role.as_deref()
+    }
+
     /// One of these parameters was set; None: it is as in `default` again.
     pub fn assign(&mut self, parameter: &str, value: Option<&str>, default: &Self) {
         match parameter {

@@ -165,14 +165,15 @@ impl Session<'_> {
                 self.give_back(first);
                 return Err(refused);
             }
-            if let [.., Some(path)] = &rules[..] {
-                self.params.set_default_path("search_path", path);
-            }
+            self.note_path(rules.last());
         }
         self.role_settings = Some((role_settings(&rows), Moment::now()));
         if self.is_of_old_role(&first.lease) {
             self.throw_away(first);
             first = self.lend(shard, &address, Place::Primary).await?;
+            // What the other one had begun with is not what anybody begins with now.
+            let rows = first.lease.simple(PATH).await.unwrap_or_default();
+            self.note_path(rows.first().and_then(|row| row.last()));
         }
         self.take_role_settings(rows.into_iter().flatten().flatten());
         for (name, value) in asked {
@@ -188,6 +189,13 @@ impl Session<'_> {
         }
         self.give_back(first);
         Ok(())
+    }
+
+    /// Where a session begins to look for names.
+    fn note_path(&mut self, told: Option<&Option<String>>) {
+        if let Some(Some(path)) = told {
+            self.params.set_default_path("search_path", path);
+        }
     }
 
     /// In session mode the server is the client's: under its process id, and with the names that
@@ -255,6 +263,9 @@ const LETS_IN: &str = "SELECT r.rolcanlogin, d.datallowconn, \
        (SELECT s.reset_val FROM pg_catalog.pg_settings s WHERE s.name = 'search_path') \
   FROM pg_catalog.pg_roles r, pg_catalog.pg_database d \
  WHERE r.rolname = session_user AND d.datname = pg_catalog.current_database()";
+
+/// The last column of [`LETS_IN`] alone.
+const PATH: &str = "SELECT s.reset_val FROM pg_catalog.pg_settings s WHERE s.name = 'search_path'";
 
 /// Columns of [`LETS_IN`].
 const RULES: usize = 5;

@@ -48,6 +48,8 @@ pub struct Tx {
     to_write: bool,
     statements: u64,
     replay: Vec<Replay>,
+    /// RESET ALL has run in it: it may have taken along what the shim itself has set.
+    has_reset_all: bool,
     /// A read is gathering rows of several shards: it needs a connection to each.
     pub gathers: bool,
 }
@@ -64,6 +66,7 @@ impl Default for Tx {
             to_write: false,
             statements: 0,
             replay: Vec::new(),
+            has_reset_all: false,
             gathers: false,
         }
     }
@@ -183,6 +186,16 @@ impl Tx {
             self.heed(text);
             self.replay.push(Replay::Command(text.to_owned()));
         }
+    }
+
+    /// RESET ALL went through.
+    pub fn note_reset_all(&mut self) {
+        self.has_reset_all = self.is_open();
+    }
+
+    /// Whether RESET ALL has run in it, on whichever server.
+    pub fn has_reset_all(&self) -> bool {
+        self.has_reset_all
     }
 
     /// SAVEPOINT.

@@ -9,7 +9,7 @@ use super::compare::{self, TableHash};
 use super::error::WorkflowError;
 use super::facts_sql::{
     ALWAYS_TRIGGERS, CONTENTS, FOREIGN_KEYS_OUT, HASH_ROUTED, IDENTITY, MISSING_TABLES, NODE,
-    OLDEST_TRANSACTION, PREPARED, SETTINGS, TABLES,
+    OLDEST_TRANSACTION, PAUSED_MAPS, PREPARED, SETTINGS, TABLES,
 };
 use super::node::Node;
 use super::site::Site;
@@ -42,6 +42,8 @@ pub struct Facts {
     pub foreign_keys_out: Vec<String>,
     /// Triggers on omni tables that fire for replicated rows.
     pub always_triggers: Vec<String>,
+    /// Maps whose writes are paused.
+    pub paused_maps: Vec<String>,
     /// Prepared transactions on shard 0's server: name, database, age in seconds.
     pub prepared: Vec<(String, String, f64)>,
     /// Oldest running transaction with an xid on shard 0's server: who, age in seconds.
@@ -72,6 +74,7 @@ impl Default for Facts {
             hash_routed: Vec::new(),
             foreign_keys_out: Vec::new(),
             always_triggers: Vec::new(),
+            paused_maps: Vec::new(),
             prepared: Vec::new(),
             oldest_transaction: None,
             publication: None,
@@ -172,6 +175,7 @@ pub async fn gather(
         hash_routed: names(lead, "listing sharded tables", HASH_ROUTED).await?,
         foreign_keys_out: names(lead, "listing foreign keys", FOREIGN_KEYS_OUT).await?,
         always_triggers: names(lead, "listing triggers", ALWAYS_TRIGGERS).await?,
+        paused_maps: names(lead, "listing paused maps", PAUSED_MAPS).await?,
         missing_tables: names(lead, "listing omni tables", MISSING_TABLES).await?,
         tables: tables(lead).await?,
         ..Facts::default()

@@ -138,6 +138,12 @@ JOIN pgdog.omnisharded_tables o
 WHERE NOT t.tgisinternal AND t.tgenabled IN ('A', 'R') AND t.tgname !~ '^pgdog_'
 ORDER BY 1";
 
+/// Maps that `pgdog.pause_lookup_writes()` holds still.
+pub const PAUSED_MAPS: &str = "
+SELECT DISTINCT coalesce(pg_partition_root(t.tgrelid), t.tgrelid)::regclass::text
+FROM pg_trigger t WHERE t.tgname = 'pgdog_lookup_paused'
+ORDER BY 1";
+
 // Age by the server's clock; a slot is created only once every one of them is gone.
 /// Prepared transactions of the server.
 pub const PREPARED: &str = "

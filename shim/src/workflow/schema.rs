@@ -75,7 +75,10 @@ pub async fn late(work: &Work<'_>) -> Result<Next, WorkflowError> {
             .await?;
         wait_until_idle(work).await?;
         let session = work.another_target().await?;
-        let sql = format!("BEGIN;\n{late}\n{};\nCOMMIT", note(work, LATE_NOTE));
+        let sql = format!(
+            "BEGIN;\n{late}\nSELECT pgdog.follow_lookups();\n{};\nCOMMIT",
+            note(work, LATE_NOTE)
+        );
         session
             .batch("restoring indexes and constraints", &sql)
             .await?;

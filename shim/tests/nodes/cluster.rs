@@ -8,14 +8,14 @@ use pgdog_shim::nodes::{
     Cluster, DeclaredNode, DeclaredTable, Instance, LookupKey, Role, instances,
 };
 
-const ZERO: ShardNumber = ShardNumber(0);
-const ONE: ShardNumber = ShardNumber(1);
+pub const ZERO: ShardNumber = ShardNumber(0);
+pub const ONE: ShardNumber = ShardNumber(1);
 
 const TABLES: &str = "
     CREATE TABLE tenants (id bigint PRIMARY KEY, shard_id int);
     CREATE TABLE orders (id bigint, note text, tenant_id bigint);";
 
-async fn two_shards() -> (Server, Server) {
+pub async fn two_shards() -> (Server, Server) {
     let (zero, one) = tokio::join!(Server::with_extension(), Server::with_extension());
     zero.sql("app", TABLES).await;
     one.sql("app", TABLES).await;
@@ -45,7 +45,7 @@ fn omni(name: &str) -> (String, String) {
     ("public".into(), name.into())
 }
 
-async fn declared(zero: &Server, one: &Server) -> std::sync::Arc<Cluster> {
+pub async fn declared(zero: &Server, one: &Server) -> std::sync::Arc<Cluster> {
     let mut wanted = settings(vec![zero.declared(0), one.declared(1)]);
     wanted.sharded = vec![orders()];
     wanted.omnisharded = vec![omni("tenants"), omni("not_there_yet")];
@@ -130,11 +130,10 @@ async fn lookups_are_cached_until_the_placement_changes() {
         key: key.into(),
     };
     let topology = cluster.topology();
-    zero.sql(
-        "app",
-        "INSERT INTO tenants VALUES (1, 1), (2, 0), (3, NULL), (4, 9)",
-    )
-    .await;
+    let tenants = "INSERT INTO tenants VALUES (1, 1), (2, 0), (3, NULL), (4, 9)";
+    for server in [&zero, &one] {
+        server.sql("app", tenants).await;
+    }
 
     let keys = [key("1"), key("2"), key("1")];
     assert_eq!(
@@ -154,11 +153,18 @@ async fn lookups_are_cached_until_the_placement_changes() {
         );
     }
     zero.sql("app", "INSERT INTO tenants VALUES (5, 1)").await;
-    assert_eq!(
-        cluster.lookup(&topology, &key("5")).await,
-        Ok(ONE),
-        "an error is not cached"
-    );
+    let loads = cluster.lookup_stats().loads;
+    let late = async {
+        // It is committed on one shard after the other, and somebody asks in between.
+        eventually("shard 0 is asked", async || {
+            cluster.lookup_stats().loads > loads
+        })
+        .await;
+        one.sql("app", "INSERT INTO tenants VALUES (5, 1)").await;
+    };
+    let five = key("5");
+    let (found, ()) = tokio::join!(cluster.lookup(&topology, &five), late);
+    assert_eq!(found, Ok(ONE), "an error is not cached");
 
     zero.sql("app", "UPDATE tenants SET shard_id = 0 WHERE id = 1")
         .await;
@@ -335,7 +341,15 @@ async fn abandoned_two_phase_transactions_are_finished() {
     assert_eq!([zero.value(ids).await, one.value(ids).await], ["1", "1"]);
 
     // It is frozen, so its lock is held for ever: what it left undecided is taken back all the
-    // same. Decision rows are purged.
+    // same. Decision rows are purged after a while.
+    let mark = format!("gid = '{}:settled'", gid(&dead, 1));
+    eventually("the decision is known to be carried out", async || {
+        let sql = format!("SELECT count(*)::text FROM pgdog.two_phase_commits WHERE {mark}");
+        zero.value(&sql).await == "1"
+    })
+    .await;
+    let age = "UPDATE pgdog.two_phase_commits SET created_at = created_at - interval '1 min'";
+    zero.sql("app", age).await;
     eventually("nothing is left", async || {
         let sql = "SELECT (SELECT count(*) FROM pg_prepared_xacts)
                        + (SELECT count(*) FROM pgdog.two_phase_commits)";
@@ -347,7 +361,7 @@ async fn abandoned_two_phase_transactions_are_finished() {
     cluster.stop().await;
 }
 
-async fn prepare(server: &Server, gid: &str, id: u32, decides: bool) {
+pub async fn prepare(server: &Server, gid: &str, id: u32, decides: bool) {
     let record = if decides {
         format!("SELECT pgdog.two_phase_record('{gid}');")
     } else {

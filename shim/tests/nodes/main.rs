@@ -3,3 +3,4 @@
 mod admin;
 mod cluster;
 mod support;
+mod two_phase;

@@ -121,6 +121,14 @@ impl Server {
         self.run("pg_ctl", &["stop", "-m", "immediate", "-D", &self.data()]);
     }
 
+    /// It follows nobody, and stays as it is.
+    pub fn restart_as_standby(&self) {
+        self.run("pg_ctl", &["stop", "-m", "fast", "-D", &self.data()]);
+        let signal = Path::new(&self.data()).join("standby.signal");
+        std::fs::write(signal, "").expect("the data directory is there");
+        self.start();
+    }
+
     pub fn promote(&self) {
         self.run("pg_ctl", &["promote", "-w", "-D", &self.data()]);
     }
@@ -260,10 +268,10 @@ pub async fn start(nodes: Vec<DeclaredNode>) -> Arc<Cluster> {
 
 /// Waits for a claim to become true; 20 s at most.
 pub async fn eventually(claim: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     let mut look = tokio::time::interval(Duration::from_millis(10));
     while !holds().await {
-        assert!(Instant::now() < deadline, "not within 20 s: {claim}");
+        assert!(Instant::now() < deadline, "not within 60 s: {claim}");
         look.tick().await;
     }
 }

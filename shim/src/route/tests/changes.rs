@@ -253,6 +253,8 @@ fn a_function_means_nothing_where_nobody_looks_for_it() {
         ("SELECT now()", &["mine", "pg_catalog"]),
         ("SELECT round(1.5, 2)", &["public"]),
         ("SELECT lower('A')", &["public", "pg_catalog"]),
+        ("SELECT of_operators(12)", &["public"]),
+        ("SELECT pg_catalog.of_operators(12)", &["public"]),
     ] {
         assert!(!under(sql, path), "{sql} {path:?}");
     }

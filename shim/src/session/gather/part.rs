@@ -99,7 +99,7 @@ impl Part {
             let lease = &mut self.participant.lease;
             (self.participant.begun, lease.epoch, lease.sequences_are_own) = self.before;
         }
-        unsent
+        unsent && !self.participant.begun
     }
 
     /// Whether backslashes in plain strings are escapes on this connection.

@@ -331,6 +331,12 @@ fn tables(facts: &Facts) -> Vec<Finding> {
             listed(&facts.always_triggers, "none fires for replicated rows"),
             "they will fire on the new shard for rows that come after the copy".into(),
         ),
+        fail_unless(
+            facts.paused_maps.is_empty(),
+            "maps",
+            listed(&facts.paused_maps, "no map is paused"),
+            "pgdog.resume_lookup_writes(…): nobody could while definitions are frozen".into(),
+        ),
         match &facts.drift {
             Ok(tables) => fail_unless(
                 tables.is_empty(),

@@ -100,6 +100,7 @@ fn every_guard_fails_on_its_own_fact() {
         ("foreign keys", |f| {
             f.foreign_keys_out = vec!["plans -> orders".into()]
         }),
+        ("maps", |f| f.paused_maps = vec!["tenants".into()]),
         ("shards agree", |f| {
             f.drift = Ok(vec!["public.plans".into()])
         }),
