@@ -157,6 +157,17 @@ async fn a_new_tenant_lives_on_the_new_shard(cluster: &Cluster) -> anyhow::Resul
             "INSERT INTO orders (tenant_id, id, user_id, total_cents) VALUES (1002, 1, 1, 77)",
         )
         .await?;
+    // Maps are followed there as well: a change of one is seen by statements on the new shard.
+    let watched = "SELECT string_agg(format('%s %s %s', tgrelid::regclass, tgname, tgenabled), \
+                   ', ' ORDER BY tgrelid::regclass::text, tgname) \
+                   FROM pg_trigger WHERE tgfoid = 'pgdog.lookup_changed'::regproc";
+    let sources = "SELECT string_agg(source::regclass || ' ' || coalesce(columns::text, '*'), ', ' \
+                   ORDER BY table_name, source::regclass::text) FROM pgdog.lookup_sources";
+    for sql in [watched, sources] {
+        let old = cluster.primary(0).await?.value(sql).await?;
+        let new = cluster.primary(2).await?.value(sql).await?;
+        ensure!(old == new && old.contains("tenants"), "{old}, but {new}");
+    }
     let count = "SELECT count(*) FROM orders WHERE tenant_id = 1002";
     ensure!(cluster.primary(2).await?.value(count).await? == "1");
     ensure!(client.value(count).await? == "1");

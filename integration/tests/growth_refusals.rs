@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         claims![
             a_target_that_is_not_empty_is_refused_and_left_alone,
             an_orphaned_prepared_transaction_is_named_before_the_copy,
+            a_paused_map_is_refused_by_name,
             one_of_two_orders_at_once_is_refused,
             a_task_can_be_stopped_in_every_state,
             an_orphan_that_holds_the_gate_is_named_and_does_not_stop_writers,
@@ -69,6 +70,24 @@ async fn an_orphaned_prepared_transaction_is_named_before_the_copy(
     node.batch_execute("ROLLBACK PREPARED 'orphan'").await?;
     let said = said?;
     ensure!(said.contains("orphan"), "the reason is {said:?}");
+    tasks::nothing_is_left(cluster, 1, Serves::Yes).await
+}
+
+/// Nobody could end the pause while definitions are frozen.
+async fn a_paused_map_is_refused_by_name(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client
+        .batch_execute("SELECT pgdog.pause_lookup_writes('tenants')")
+        .await?;
+    let said = refusal(cluster, 2).await;
+    client
+        .batch_execute("SELECT pgdog.resume_lookup_writes('tenants')")
+        .await?;
+    let said = said?;
+    ensure!(
+        said.contains("tenants") && said.contains("resume_lookup_writes"),
+        "the reason is {said:?}"
+    );
     tasks::nothing_is_left(cluster, 1, Serves::Yes).await
 }
 

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use crate::equal;
 use crate::phases::none_prepared;
 
-const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// The lock that a PREPARE on shard 1 waits for; it is free again when this is dropped.
 struct Barrier(Client);
@@ -74,17 +74,20 @@ async fn prepared_on(cluster: &Cluster, shard: u16) -> anyhow::Result<String> {
     .await
 }
 
-/// The backend of shard 0 that has prepared this; it runs again when this is dropped.
-struct Stopped(Pid);
+/// A backend that has prepared this; it runs again when this is dropped.
+pub struct Stopped(Pid);
 
 impl Stopped {
-    async fn decider(cluster: &Cluster, gid: &str) -> anyhow::Result<Self> {
-        let node = cluster.primary(0).await?;
+    pub async fn preparer(cluster: &Cluster, shard: u16, gid: &str) -> anyhow::Result<Self> {
+        let node = cluster.primary(shard).await?;
         let sql = format!(
             "SELECT pid FROM pg_stat_activity WHERE state = 'idle' \
              AND query = 'PREPARE TRANSACTION ''{gid}'''"
         );
-        let pid = Pid::from_raw(node.value(&sql).await?.parse()?);
+        let pid = wait_until("a server process that has prepared", LIMIT, || async {
+            Ok(node.rows(&sql).await?.into_iter().flatten().next())
+        });
+        let pid = Pid::from_raw(pid.await?.parse()?);
         kill(pid, Signal::SIGSTOP)?;
         Ok(Self(pid))
     }
@@ -97,7 +100,7 @@ impl Drop for Stopped {
     }
 }
 
-fn in_background(mut wire: Wire, batch: Batch) -> JoinHandle<anyhow::Result<String>> {
+pub fn in_background(mut wire: Wire, batch: Batch) -> JoinHandle<anyhow::Result<String>> {
     tokio::spawn(async move { Ok(shape(&wire.ask(&batch).await?)) })
 }
 
@@ -121,7 +124,7 @@ pub async fn r114_a_part_that_was_rolled_back_by_hand_is_told_and_listed(
     let update = Batch::new().query("UPDATE rates SET pct = 114 WHERE code = 'a'");
     let answer = in_background(wire, update);
     let gid = barrier.reached(cluster).await?;
-    let stopped = Stopped::decider(cluster, &gid).await?;
+    let stopped = Stopped::preparer(cluster, 0, &gid).await?;
     barrier.open().await?;
     ensure!(prepared_on(cluster, 1).await? == gid);
     let other = cluster.primary(1).await?;
@@ -151,6 +154,30 @@ pub async fn r114_a_part_that_was_rolled_back_by_hand_is_told_and_listed(
     Barrier::remove(cluster, "rates").await?;
     equal(cluster).await?;
     none_prepared(cluster).await
+}
+
+/// What has been decided is carried out, whoever has decided it.
+pub async fn r114_a_decision_by_hand_is_carried_out(cluster: &Cluster) -> anyhow::Result<()> {
+    let barrier = Barrier::set(cluster, "rates").await?;
+    let wire = Wire::connect(&plain(cluster, 0)).await?;
+    let update = Batch::new().query("UPDATE rates SET pct = 1141 WHERE code = 'a'");
+    let answer = in_background(wire, update);
+    let gid = barrier.reached(cluster).await?;
+    let stopped = Stopped::preparer(cluster, 0, &gid).await?;
+    barrier.open().await?;
+    ensure!(prepared_on(cluster, 1).await? == gid);
+    let decider = cluster.primary(0).await?;
+    decider
+        .batch_execute(&format!("COMMIT PREPARED '{gid}'"))
+        .await?;
+    drop(stopped);
+    let answer = answer.await??;
+    ensure!(answer == "C(UPDATE 1) Z(I)", "{answer}");
+    none_prepared(cluster).await?;
+    Barrier::remove(cluster, "rates").await?;
+    let rows = equal(cluster).await?;
+    ensure!(rows[0][1] == "1141", "{rows:?}");
+    Ok(())
 }
 
 /// The copy of an added shard is in `growth_faults`.
@@ -192,7 +219,7 @@ pub async fn r115_a_copy_that_loses_a_shard_at_its_end_is_whole_or_not_at_all(
     let wire = Wire::connect(&plain(cluster, 0)).await?;
     let answer = in_background(wire, copy(11_502));
     let gid = barrier.reached(cluster).await?;
-    let stopped = Stopped::decider(cluster, &gid).await?;
+    let stopped = Stopped::preparer(cluster, 0, &gid).await?;
     barrier.open().await?;
     ensure!(prepared_on(cluster, 1).await? == gid);
     let killed = kill_server(server)?;

@@ -1,6 +1,8 @@
 //! Omnisharded writes and two-phase commits: the same on every shard, or nowhere, and said so.
 
 mod doubt;
+mod ends;
+mod killed;
 mod phases;
 
 use std::process::ExitCode;
@@ -13,10 +15,16 @@ use pgdog_integration::wire::{Batch, Wire, rows, shape, value};
 use pgdog_integration::{Cluster, Shape, claims, suite};
 
 use doubt::{
+    r114_a_decision_by_hand_is_carried_out,
     r114_a_part_that_was_rolled_back_by_hand_is_told_and_listed,
     r115_a_copy_that_loses_a_shard_at_its_end_is_whole_or_not_at_all,
     r116_what_is_in_doubt_is_shown_and_silences_nobody,
 };
+use ends::{
+    a_path_that_a_role_has_lost_is_looked_at_no_more,
+    a_role_for_the_transaction_commits_on_every_shard, reset_all_leaves_servers_in_the_picture,
+};
+use killed::killed_at_every_point_of_a_commit_all_shards_agree;
 use phases::{
     r113_a_constraint_that_fails_at_the_end_undoes_both,
     r117_one_shard_and_reads_need_no_two_phases,
@@ -27,6 +35,9 @@ fn main() -> ExitCode {
         Shape::shards(2).shims(2),
         ("prepare", |cluster| Box::pin(prepare(cluster))),
         claims![
+            reset_all_leaves_servers_in_the_picture,
+            a_path_that_a_role_has_lost_is_looked_at_no_more,
+            a_role_for_the_transaction_commits_on_every_shard,
             r107_rows_are_counted_once_and_equal,
             r109_writers_in_opposite_order_leave_equal_shards,
             r110_own_changes_are_seen_and_nothing_is_doubled,
@@ -34,8 +45,10 @@ fn main() -> ExitCode {
             r113_a_constraint_that_fails_at_the_end_undoes_both,
             r117_one_shard_and_reads_need_no_two_phases,
             r114_a_part_that_was_rolled_back_by_hand_is_told_and_listed,
+            r114_a_decision_by_hand_is_carried_out,
             r115_a_copy_that_loses_a_shard_at_its_end_is_whole_or_not_at_all,
             r116_what_is_in_doubt_is_shown_and_silences_nobody,
+            killed_at_every_point_of_a_commit_all_shards_agree,
             r111_a_write_without_one_shard_is_on_none,
         ],
     )
