@@ -19,7 +19,7 @@ BUILD_EXTENSION := CARGO_TARGET_DIR=$(EXTENSION) PGRX_PG_CONFIG_PATH=$(PG_CONFIG
 FEATURES := --no-default-features --features pg$(PG)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install demo test bench floors soak lint clean
+.PHONY: help setup build install demo test bench floors fence soak lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ bench: install ## CPU per query of a relay, PgBouncer and the shim, side by side
 
 floors: install ## what floors and tokens cost: TPC-B, reads behind replicas that lag
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) $(TOOLS)/bench floors
+
+fence: install ## what the extension costs a server: TPC-B with and without it
+	@PG_CONFIG=$(PG_CONFIG) $(TOOLS)/bench fence
 
 soak: install ## reads under floors while servers fail, for 5 minutes; 100 000 commits read by their stamps
 	@PG_CONFIG=$(PG_CONFIG) PGDOG_BIN=$(SHIM) SOAK_SECONDS=$(or $(SOAK_SECONDS),300) \

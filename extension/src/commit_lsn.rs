@@ -9,23 +9,26 @@ use std::ffi::CString;
 use pgdog_core::lsn::Lsn;
 use pgrx::prelude::*;
 
+use crate::backend::Own;
 use crate::{gucs, transaction};
 
-thread_local! {
-    static LAST: Cell<u64> = const { Cell::new(0) };
-}
+static LAST: Own<Cell<u64>> = Own::new(Cell::new(0));
 
-/// Called when a transaction has committed. Nothing here may raise: that would be a PANIC.
-pub(crate) fn on_commit() {
+/// Whether the commit that has just been made is to be told. May be called outside of a guard.
+pub(crate) fn is_due() -> bool {
     // SAFETY: globals of this process, read by its only thread.
     let (end, backend) = unsafe { (pg_sys::XactLastCommitEnd, pg_sys::MyBackendType) };
     if backend != pg_sys::BackendType::B_BACKEND || end == 0 || end == LAST.get() {
-        return;
+        return false;
     }
     LAST.set(end);
-    if !gucs::REPORT_COMMIT_LSN.get() {
-        return;
-    }
+    gucs::REPORT_COMMIT_LSN.get()
+}
+
+/// Called when a transaction has committed and [`is_due`]. Nothing here may raise: that would be a
+/// PANIC.
+pub(crate) fn on_commit() {
+    let end = LAST.get();
     // A reader may move the end of WAL too, by pruning; only a commit of somebody's work counts.
     // SAFETY: reads the transaction state of this backend.
     let wrote = unsafe { pg_sys::GetTopTransactionIdIfAny() } != pg_sys::InvalidTransactionId;

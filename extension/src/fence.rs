@@ -18,7 +18,7 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::Epoch;
 use pgrx::prelude::*;
 
-use crate::registry::{Class, class_of};
+use crate::registry::{Class, class_of, look};
 use crate::report::raise;
 use crate::topology::{State, Topology};
 use crate::{gucs, nesting, topology, transaction};
@@ -52,7 +52,7 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
     };
     let class = strictest(targets);
     let along = inner && nesting::runs_everywhere();
-    if class != Class::Omni && !along && !targets.iter().all(|table| is_own(*table)) {
+    if class != Class::Omni && !along && !targets.iter().all(|table| look(*table).is_own) {
         nesting::note_write_here();
     }
     if class == Class::Unlisted {
@@ -93,15 +93,6 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
                 refuse_alone(targets);
             }
         }
-    }
-}
-
-/// Whether a relation is one of ours: what is written there sets off nothing of a user.
-fn is_own(table: pg_sys::Oid) -> bool {
-    // SAFETY: looks in the catalogs, inside of a transaction.
-    unsafe {
-        let schema = pg_sys::get_namespace_oid(c"pgdog".as_ptr(), true);
-        pg_sys::get_rel_namespace(table) == schema
     }
 }
 

@@ -10,6 +10,8 @@ use pgdog_core::lsn::Token;
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use pgrx::prelude::*;
 
+use crate::backend::Own;
+
 type Text = GucSetting<Option<CString>>;
 
 pub(crate) static INCARNATION: Text = Text::new(Some(c""));
@@ -33,10 +35,8 @@ static LAST_ROUTE: Text = Text::new(Some(c""));
 static SHARD: Text = Text::new(Some(c""));
 static SHARDING_KEY: Text = Text::new(Some(c""));
 
-thread_local! {
-    /// `pgdog.epoch`, parsed once, when it is set.
-    static SESSION_EPOCH: Cell<Option<Epoch>> = const { Cell::new(None) };
-}
+/// `pgdog.epoch`, parsed once, when it is set.
+static SESSION_EPOCH: Own<Cell<Option<Epoch>>> = Own::new(Cell::new(None));
 
 /// The epoch that this session routes by, if it has said one.
 pub(crate) fn session_epoch() -> Option<Epoch> {

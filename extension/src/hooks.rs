@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use pgrx::prelude::*;
 
 use crate::lists::{integers, pointers};
-use crate::{ddl, fence, gucs, left, nesting, transaction, utility, wait};
+use crate::{ddl, fence, glance, gucs, left, nesting, transaction, utility, wait};
 
 static NEXT_EXECUTOR: OnceLock<pg_sys::ExecutorStart_hook_type> = OnceLock::new();
 static NEXT_RUN: OnceLock<pg_sys::ExecutorRun_hook_type> = OnceLock::new();
@@ -80,7 +80,8 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
     // SAFETY: Postgres passes a valid query; the next hook and the standard function take the
     // same arguments.
     unsafe {
-        if flags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as c_int == 0 {
+        let runs = flags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as c_int == 0;
+        if runs && !glance::passes((*query).plannedstmt) {
             before_executor(query);
         }
         match NEXT_EXECUTOR.get() {
@@ -151,8 +152,14 @@ unsafe extern "C-unwind" fn process_utility(
 ) {
     // SAFETY: as above.
     unsafe {
-        before_utility(statement, context);
-        let depth = enter_utility(statement);
+        let is_plain = is_plain(statement);
+        if !is_plain {
+            before_utility(statement, context);
+        }
+        let depth = match is_plain {
+            true => Some(nesting::enter(|| false)),
+            false => enter_utility(statement),
+        };
         let chained = match NEXT_UTILITY.get() {
             Some(Some(next)) => *next,
             Some(None) | None => standard::process_utility,
@@ -170,14 +177,35 @@ unsafe extern "C-unwind" fn process_utility(
         if let Some(depth) = depth {
             nesting::leave(depth);
         }
-        after_utility(statement);
+        if (*(*statement).utilityStmt).type_ == pg_sys::NodeTag::T_VariableSetStmt {
+            after_set(statement);
+        }
     }
 }
 
-#[pg_guard]
-unsafe extern "C-unwind" fn enter_executor(query: *mut pg_sys::QueryDesc) -> u32 {
+/// BEGIN, COMMIT and the like, which come with every transaction and concern nobody here.
+unsafe fn is_plain(statement: *mut pg_sys::PlannedStmt) -> bool {
+    // SAFETY: the node's tag says of which type it is.
+    unsafe {
+        let node = (*statement).utilityStmt;
+        (*node).type_ == pg_sys::NodeTag::T_TransactionStmt
+            && (*node.cast::<pg_sys::TransactionStmt>()).kind
+                != pg_sys::TransactionStmtKind::TRANS_STMT_COMMIT_PREPARED
+    }
+}
+
+unsafe fn enter_executor(query: *mut pg_sys::QueryDesc) -> u32 {
     // SAFETY: the planned statement outlives the call.
-    nesting::enter(|| unsafe { fence::is_omni(&written_by((*query).plannedstmt)) })
+    nesting::enter(|| unsafe {
+        let statement = (*query).plannedstmt;
+        glance::writes_omni(statement).unwrap_or_else(|| executor_runs_everywhere(statement))
+    })
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn executor_runs_everywhere(statement: *mut pg_sys::PlannedStmt) -> bool {
+    // SAFETY: the planned statement is valid.
+    fence::is_omni(&unsafe { written_by(statement) })
 }
 
 /// None for what only wraps a statement of the client.
@@ -248,13 +276,10 @@ unsafe extern "C-unwind" fn before_utility(
 }
 
 #[pg_guard]
-unsafe extern "C-unwind" fn after_utility(statement: *mut pg_sys::PlannedStmt) {
+unsafe extern "C-unwind" fn after_set(statement: *mut pg_sys::PlannedStmt) {
     // SAFETY: as above; a SET leaves its own statement alone.
     unsafe {
         let node = (*statement).utilityStmt;
-        if (*node).type_ != pg_sys::NodeTag::T_VariableSetStmt {
-            return;
-        }
         let set = &*node.cast::<pg_sys::VariableSetStmt>();
         let value_given = set.kind == pg_sys::VariableSetKind::VAR_SET_VALUE;
         if value_given && std::ffi::CStr::from_ptr(set.name) == c"pgdog.wait_lsn" {

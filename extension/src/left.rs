@@ -21,6 +21,7 @@ use std::sync::OnceLock;
 
 use pgrx::prelude::*;
 
+use crate::backend::Own;
 use crate::lists::pointers;
 
 /// What may be left, one bit each.
@@ -38,8 +39,9 @@ const WORDS: [(Marks, &str); 3] = [(OBJECTS, "objects"), (LIBRARY, "library"), (
 
 static NEXT_ACCESS: OnceLock<pg_sys::object_access_hook_type> = OnceLock::new();
 
+static MARKS: Own<Cell<Marks>> = Own::new(Cell::new(0));
+
 thread_local! {
-    static MARKS: Cell<Marks> = const { Cell::new(0) };
     /// Parameters set by the transaction that is about to commit.
     static NAMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
     /// What was told last, and perhaps not sent yet.
@@ -177,6 +179,11 @@ unsafe fn is_of_code(statement: *mut pg_sys::PlannedStmt) -> bool {
             || pointers((*portal).stmts)
                 .all(|one| !std::ptr::eq(one.cast_const(), statement.cast()))
     }
+}
+
+/// Whether anything may be left. May be called outside of a guard.
+pub(crate) fn is_anything() -> bool {
+    MARKS.get() != 0
 }
 
 /// Called before a transaction commits or is prepared: looks at what it has set.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! hooks        the two chained hooks; nothing but the order of things
+//!  ├ glance    the first look at a statement, which almost every one passes
 //!  ├ fence     may this statement write (read) these tables now?
 //!  │  ├ topology   the node's row, cached by the backend until it changes
 //!  │  ├ registry   which tables are sharded or omnisharded, cached likewise
@@ -13,14 +14,17 @@
 //! stamps       commit stamps and positions in WAL, sampled by a background worker
 //! gucs         every parameter; commit_lsn, incarnation and left fill three of them
 //! node, placement, pinned, workflow, omni, login   functions that SQL calls
+//! backend         variables of a backend
 //! lists, report   Postgres' lists, core's faults as Postgres errors
 //! store        scans and SPI: the only place that reads tables
 //! ```
 //! The SQL of the extension is in `sql/`; its C functions are named there by hand.
 
+mod backend;
 mod commit_lsn;
 mod ddl;
 mod fence;
+mod glance;
 mod gucs;
 mod hooks;
 mod incarnation;

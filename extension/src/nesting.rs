@@ -9,17 +9,20 @@ use std::cell::{Cell, RefCell};
 
 use pgrx::prelude::*;
 
+use crate::backend::Own;
+
 unsafe extern "C-unwind" {
     /// Behind the SQL function of this name.
     fn pg_trigger_depth(call: pg_sys::FunctionCallInfo) -> pg_sys::Datum;
 }
 
+static DEPTH: Own<Cell<u32>> = Own::new(Cell::new(0));
+static EVERYWHERE: Own<Cell<bool>> = Own::new(Cell::new(false));
+static WROTE_HERE: Own<Cell<bool>> = Own::new(Cell::new(false));
+
 thread_local! {
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// The depth at which each open subtransaction began.
     static SAVEPOINTS: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
-    static EVERYWHERE: Cell<bool> = const { Cell::new(false) };
-    static WROTE_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Goes one level down; the result is for `leave`. `everywhere`: the statement writes an
@@ -79,10 +82,13 @@ fn is_idle() -> bool {
     unsafe { pg_sys::ActivePortal.is_null() }
 }
 
-/// The transaction ended. Those that a procedure ends leave it running.
-pub(crate) fn transaction_ends() {
+/// The transaction ended. Those that a procedure ends leave it running. `had_savepoints`: it had
+/// subtransactions.
+pub(crate) fn transaction_ends(had_savepoints: bool) {
     WROTE_HERE.set(false);
-    SAVEPOINTS.with_borrow_mut(Vec::clear);
+    if had_savepoints {
+        SAVEPOINTS.with_borrow_mut(Vec::clear);
+    }
     if is_idle() {
         DEPTH.set(0);
     }

@@ -10,6 +10,7 @@ use std::ffi::{CStr, CString};
 
 use pgrx::prelude::*;
 
+use crate::backend::Own;
 use crate::lists::oids;
 use crate::store;
 
@@ -26,6 +27,34 @@ pub(crate) enum Class {
     Omni,
 }
 
+/// What is known of a relation, or of several.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    pub(crate) class: Class,
+    /// One of ours: what is written there sets off nothing of a user.
+    pub(crate) is_own: bool,
+}
+
+impl Known {
+    /// Of both: the strictest class; ours if both are.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            class: self.class.max(other.class),
+            is_own: self.is_own && other.is_own,
+        }
+    }
+}
+
+/// PostgreSQL's own relations.
+const BUILTIN: Known = Known {
+    class: Class::Unlisted,
+    is_own: false,
+};
+
+/// Relations by the low bits of their OIDs: a table without a search. Two that share a place push
+/// each other out, which costs time only.
+const PLACES: usize = 512;
+
 /// The declarations.
 #[derive(Default)]
 struct Declared {
@@ -36,20 +65,18 @@ struct Declared {
     columns: Vec<(CString, bool)>,
 }
 
-#[derive(Default)]
-struct Cache {
-    declared: Option<(u64, Declared)>,
-    classes: HashMap<pg_sys::Oid, Class>,
-    classes_of: u64,
+thread_local! {
+    /// As of how many changes of the declarations, and what they were then.
+    static DECLARED: RefCell<Option<(u64, Declared)>> = const { RefCell::new(None) };
 }
 
-thread_local! {
-    static CACHE: RefCell<Cache> = RefCell::default();
-    /// `sharded_tables` and `omnisharded_tables`; InvalidOid while they aren't known.
-    static RELATIONS: Cell<[pg_sys::Oid; 2]> = const { Cell::new([pg_sys::InvalidOid; 2]) };
-    static DECLARATIONS_CHANGED: Cell<u64> = const { Cell::new(0) };
-    static ANYTHING_CHANGED: Cell<u64> = const { Cell::new(0) };
-}
+/// What is known: as of how many changes of anything, and of which relation.
+static KNOWN: Own<[Cell<(u64, pg_sys::Oid, Known)>; PLACES]> =
+    Own::new([const { Cell::new((0, pg_sys::InvalidOid, BUILTIN)) }; PLACES]);
+/// `sharded_tables` and `omnisharded_tables`; InvalidOid while they aren't known.
+static RELATIONS: Own<Cell<[pg_sys::Oid; 2]>> = Own::new(Cell::new([pg_sys::InvalidOid; 2]));
+static DECLARATIONS_CHANGED: Own<Cell<u64>> = Own::new(Cell::new(0));
+static ANYTHING_CHANGED: Own<Cell<u64>> = Own::new(Cell::new(0));
 
 unsafe extern "C-unwind" {
     /// Not bound by pgrx. Called inside `pg_guard_ffi_boundary` only.
@@ -68,34 +95,54 @@ pub(crate) fn note_relation_changed(relation: pg_sys::Oid) {
     }
 }
 
+fn place(relation: pg_sys::Oid) -> &'static Cell<(u64, pg_sys::Oid, Known)> {
+    &KNOWN[relation.to_u32() as usize % PLACES]
+}
+
+/// What is known of a relation without a look in the catalogs; None: nothing. May be called
+/// outside of a guard.
+pub(crate) fn glance(relation: pg_sys::Oid) -> Option<Known> {
+    if relation.to_u32() < pg_sys::FirstNormalObjectId {
+        return Some(BUILTIN);
+    }
+    let (of, whose, known) = place(relation).get();
+    (whose == relation && of == ANYTHING_CHANGED.get()).then_some(known)
+}
+
 /// The class of a relation. A partition is what its topmost declared ancestor is.
 pub(crate) fn class_of(relation: pg_sys::Oid) -> Class {
-    if relation.to_u32() < pg_sys::FirstNormalObjectId {
-        return Class::Unlisted;
-    }
-    // The cache is taken out while it is used: an invalidation or an error in the middle finds
-    // an empty one, never a borrowed one.
-    let mut cache = CACHE.take();
+    look(relation).class
+}
+
+/// What a relation is, from the catalogs if need be.
+pub(crate) fn look(relation: pg_sys::Oid) -> Known {
     loop {
+        if let Some(known) = glance(relation) {
+            return known;
+        }
         let seen = (DECLARATIONS_CHANGED.get(), ANYTHING_CHANGED.get());
-        if cache.classes_of != seen.1 {
-            cache.classes.clear();
-            cache.classes_of = seen.1;
-        }
-        let known = cache.classes.get(&relation).copied();
-        if let Some(class) = known {
-            CACHE.set(cache);
-            return class;
-        }
-        let declared = match cache.declared.take() {
+        // Taken out while it is used: an invalidation or an error in the middle finds none, never
+        // a borrowed one.
+        let declared = match DECLARED.take() {
             Some((of, declared)) if of == seen.0 => declared,
             _ => read(),
         };
-        let class = resolve(&declared, relation);
-        cache.declared = Some((seen.0, declared));
+        let known = Known {
+            class: resolve(&declared, relation),
+            is_own: is_own(relation),
+        };
+        DECLARED.set(Some((seen.0, declared)));
         if (DECLARATIONS_CHANGED.get(), ANYTHING_CHANGED.get()) == seen {
-            cache.classes.insert(relation, class);
+            place(relation).set((seen.1, relation, known));
         }
+    }
+}
+
+fn is_own(relation: pg_sys::Oid) -> bool {
+    // SAFETY: looks in the catalogs, inside of a transaction.
+    unsafe {
+        let schema = pg_sys::get_namespace_oid(c"pgdog".as_ptr(), true);
+        schema != pg_sys::InvalidOid && pg_sys::get_rel_namespace(relation) == schema
     }
 }
 

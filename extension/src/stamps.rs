@@ -28,6 +28,8 @@ use pgrx::bgworkers::{
 use pgrx::prelude::*;
 use pgrx::{PGRXSharedMemory, PgAtomic, PgLwLock, PgSharedMemoryInitialization as _};
 
+use crate::backend::Own;
+
 /// Pause of the worker between samples while WAL grows.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// And while it does not: the last sample stays true, and who needs a later one takes it.
@@ -80,9 +82,7 @@ enum Noted {
     AmongOthers,
 }
 
-thread_local! {
-    static NOTED: Cell<Option<Noted>> = const { Cell::new(None) };
-}
+static NOTED: Own<Cell<Option<Noted>>> = Own::new(Cell::new(None));
 
 static NEXT_REQUEST: OnceLock<pg_sys::shmem_request_hook_type> = OnceLock::new();
 static NEXT_STARTUP: OnceLock<pg_sys::shmem_startup_hook_type> = OnceLock::new();

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use pgdog_core::ids::{Epoch, ShardNumber};
 use pgrx::prelude::*;
 
+use crate::backend::Own;
 use crate::{registry, store};
 
 /// What the node is.
@@ -33,20 +34,45 @@ pub(crate) struct Topology {
     pub(crate) gate: pg_sys::Oid,
 }
 
+impl Topology {
+    /// Whether clients write here.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.state == State::Serving
+    }
+}
+
+/// What is known without a look at the table.
 #[derive(Clone, Copy)]
-enum Cached {
+pub(crate) enum Seen {
+    /// It must be read.
     Unknown,
     /// No extension here, or a node that was not declared yet: nothing is checked.
     Absent,
     Here(Topology),
 }
 
-thread_local! {
-    static CACHED: Cell<Cached> = const { Cell::new(Cached::Unknown) };
-    /// `pgdog.topology`; InvalidOid while it isn't known: then every invalidation counts.
-    static RELATION: Cell<pg_sys::Oid> = const { Cell::new(pg_sys::InvalidOid) };
-    /// How often the cache was dropped: tells a reader that its answer may be old already.
-    static DROPS: Cell<u64> = const { Cell::new(0) };
+static CACHED: Own<Cell<Seen>> = Own::new(Cell::new(Seen::Unknown));
+/// `pgdog.topology`; InvalidOid while it isn't known: then every invalidation counts.
+static RELATION: Own<Cell<pg_sys::Oid>> = Own::new(Cell::new(pg_sys::InvalidOid));
+/// How often the cache was dropped: tells a reader that its answer may be old already.
+static DROPS: Own<Cell<u64>> = Own::new(Cell::new(0));
+
+mod unguarded {
+    unsafe extern "C-unwind" {
+        /// Postgres' own: pgrx's binding of it is guarded.
+        #[link_name = "AcceptInvalidationMessages"]
+        pub(super) fn accept_invalidation_messages();
+    }
+}
+
+/// What is known as of now. May be called outside of a guard.
+///
+/// # Safety
+/// Within a transaction; outside of a guard, errors of Postgres leave by a long jump.
+pub(crate) unsafe fn glance() -> Seen {
+    // SAFETY: by the caller's promise; delivers what other backends have sent.
+    unsafe { unguarded::accept_invalidation_messages() };
+    CACHED.get()
 }
 
 /// The topology as of now; `None` if nothing is to be checked in this database.
@@ -55,9 +81,9 @@ pub(crate) fn current() -> Option<Topology> {
     unsafe { pg_sys::AcceptInvalidationMessages() };
     loop {
         match CACHED.get() {
-            Cached::Absent => return None,
-            Cached::Here(topology) => return Some(topology),
-            Cached::Unknown => {
+            Seen::Absent => return None,
+            Seen::Here(topology) => return Some(topology),
+            Seen::Unknown => {
                 let drops = DROPS.get();
                 let read = read();
                 if DROPS.get() == drops {
@@ -82,14 +108,14 @@ pub(crate) fn install() {
     }
 }
 
-fn read() -> Cached {
+fn read() -> Seen {
     let (Some(relation), Some(gate)) = (store::relation(c"topology"), store::relation(c"gate"))
     else {
         RELATION.set(pg_sys::InvalidOid);
-        return Cached::Absent;
+        return Seen::Absent;
     };
     RELATION.set(relation);
-    let mut found = Cached::Absent;
+    let mut found = Seen::Absent;
     store::scan(relation, |row| {
         let epoch = |column| Epoch(row.value::<i64>(column).unwrap_or(0).unsigned_abs());
         let state = match row.value::<&str>(2) {
@@ -97,7 +123,7 @@ fn read() -> Cached {
             Some("serving") => State::Serving,
             _ => return,
         };
-        found = Cached::Here(Topology {
+        found = Seen::Here(Topology {
             state,
             version: row.value(0).unwrap_or(0),
             shards: row.value(1).unwrap_or(0),
@@ -118,7 +144,7 @@ fn read() -> Cached {
 unsafe extern "C-unwind" fn on_relation_changed(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
     let own = RELATION.get();
     if relation == own || relation == pg_sys::InvalidOid || own == pg_sys::InvalidOid {
-        CACHED.set(Cached::Unknown);
+        CACHED.set(Seen::Unknown);
         DROPS.set(DROPS.get() + 1);
     }
     registry::note_relation_changed(relation);

@@ -6,6 +6,7 @@ use pgdog_core::fault::Fault;
 use pgdog_core::ids::Epoch;
 use pgrx::prelude::*;
 
+use crate::backend::Own;
 use crate::report::raise;
 use crate::{commit_lsn, left, nesting, stamps, topology};
 
@@ -22,19 +23,29 @@ thread_local! {
     static ENTERED: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
     /// The subtransactions that raised the epoch, as often as they did.
     static RAISED: RefCell<Vec<pg_sys::SubTransactionId>> = const { RefCell::new(Vec::new()) };
-    /// The lowest epoch of others at which this transaction wrote rows whose place is looked up.
-    static PLACED: Cell<Option<Epoch>> = const { Cell::new(None) };
-    static COMMITTED_PREPARED: Cell<bool> = const { Cell::new(false) };
-    static COLUMNS_CHANGED: Cell<bool> = const { Cell::new(false) };
 }
+
+/// The lowest epoch of others at which this transaction wrote rows whose place is looked up.
+static PLACED: Own<Cell<Option<Epoch>>> = Own::new(Cell::new(None));
+static COMMITTED_PREPARED: Own<Cell<bool>> = Own::new(Cell::new(false));
+static COLUMNS_CHANGED: Own<Cell<bool>> = Own::new(Cell::new(false));
+/// Whether the transaction entered or raised anything, or had subtransactions: most did not, and
+/// have nothing to forget.
+static NOTED: Own<Cell<bool>> = Own::new(Cell::new(false));
 
 /// The epoch that `pgdog.omni_enter()` answered in this transaction.
 pub(crate) fn entered() -> Option<Epoch> {
     ENTERED.with_borrow(|all| all.iter().map(|entered| entered.epoch).max())
 }
 
+/// True if this transaction may have entered the gate. May be called outside of a guard.
+pub(crate) fn has_entered() -> bool {
+    NOTED.get()
+}
+
 /// Notes that the transaction holds the gate and knows the topology of `epoch`.
 pub(crate) fn note_entered(epoch: Epoch) {
+    NOTED.set(true);
     let subtransaction = current_subtransaction();
     ENTERED.with_borrow_mut(|all| match all.last_mut() {
         Some(last) if last.subtransaction == subtransaction => last.epoch = epoch,
@@ -47,6 +58,7 @@ pub(crate) fn note_entered(epoch: Epoch) {
 
 /// Notes that the transaction has raised the epoch of this node by one.
 pub(crate) fn note_raised() {
+    NOTED.set(true);
     let subtransaction = current_subtransaction();
     RAISED.with_borrow_mut(|all| all.push(subtransaction));
 }
@@ -122,7 +134,7 @@ pub(crate) fn install() {
     }
 }
 
-#[pg_guard]
+/// Without a guard: most transactions have nothing to look at, and nothing to forget.
 unsafe extern "C-unwind" fn on_transaction(
     event: pg_sys::XactEvent::Type,
     _arg: *mut std::ffi::c_void,
@@ -131,26 +143,57 @@ unsafe extern "C-unwind" fn on_transaction(
         XACT_EVENT_ABORT, XACT_EVENT_COMMIT, XACT_EVENT_PRE_COMMIT, XACT_EVENT_PRE_PREPARE,
         XACT_EVENT_PREPARE,
     };
-    if matches!(event, XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE) {
-        refuse_moved();
-        left::before_end();
-    }
-    if event == XACT_EVENT_COMMIT {
-        commit_lsn::on_commit();
+    // SAFETY: each is called at its own point of the transaction's end.
+    unsafe {
+        match event {
+            XACT_EVENT_PRE_COMMIT | XACT_EVENT_PRE_PREPARE
+                if PLACED.get().is_some() || left::is_anything() =>
+            {
+                before_end();
+            }
+            XACT_EVENT_COMMIT if commit_lsn::is_due() => after_commit(),
+            _ => {}
+        }
     }
     if matches!(
         event,
         XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE
     ) {
-        stamps::transaction_ends();
+        forget();
+        if left::is_anything() {
+            // SAFETY: as above.
+            unsafe { tell_left(event != XACT_EVENT_ABORT) };
+        }
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn before_end() {
+    refuse_moved();
+    left::before_end();
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn after_commit() {
+    commit_lsn::on_commit();
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn tell_left(committed: bool) {
+    left::on_end(committed);
+}
+
+fn forget() {
+    stamps::transaction_ends();
+    let noted = NOTED.replace(false);
+    if noted {
         ENTERED.with_borrow_mut(Vec::clear);
         RAISED.with_borrow_mut(Vec::clear);
-        PLACED.set(None);
-        COMMITTED_PREPARED.set(false);
-        COLUMNS_CHANGED.set(false);
-        nesting::transaction_ends();
-        left::on_end(event != XACT_EVENT_ABORT);
     }
+    PLACED.set(None);
+    COMMITTED_PREPARED.set(false);
+    COLUMNS_CHANGED.set(false);
+    nesting::transaction_ends(noted);
 }
 
 unsafe extern "C-unwind" fn on_subtransaction(
@@ -163,7 +206,10 @@ unsafe extern "C-unwind" fn on_subtransaction(
         SUBXACT_EVENT_ABORT_SUB, SUBXACT_EVENT_COMMIT_SUB, SUBXACT_EVENT_START_SUB,
     };
     match event {
-        SUBXACT_EVENT_START_SUB => nesting::subtransaction_begins(),
+        SUBXACT_EVENT_START_SUB => {
+            NOTED.set(true);
+            nesting::subtransaction_begins();
+        }
         SUBXACT_EVENT_COMMIT_SUB => nesting::subtransaction_ends(false),
         SUBXACT_EVENT_ABORT_SUB => nesting::subtransaction_ends(true),
         _ => {}

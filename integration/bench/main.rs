@@ -1,5 +1,5 @@
 //! `make bench`: what a query costs in a proxy, in CPU time, beside its peers; `make floors`:
-//! what floors cost.
+//! what floors cost; `make fence`: what the extension costs a server.
 //!
 //! `pgbench -S` runs against PostgreSQL directly, through a plain TCP relay, through PgBouncer and
 //! through pgdog, in turns of a second whose order changes, so that what the machine does
@@ -14,9 +14,11 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use pgdog_integration::{Cluster, Shape};
 
+mod fence;
 mod floors;
 mod load;
 mod relay;
+mod server;
 mod table;
 mod targets;
 
@@ -58,6 +60,18 @@ struct Args {
 enum Part {
     /// What floors and tokens cost: TPC-B with and without them, reads behind replicas that lag.
     Floors,
+    /// What the extension costs: TPC-B on a server with and without it.
+    Fence {
+        /// Rounds, each with new servers.
+        #[arg(long, env = "FENCE_ROUNDS", default_value_t = 10)]
+        rounds: usize,
+        /// Turns of each server in a round.
+        #[arg(long, env = "FENCE_TURNS", default_value_t = 18)]
+        turns: usize,
+        /// Milliseconds of a turn.
+        #[arg(long, default_value_t = 250)]
+        length_ms: u64,
+    },
     /// Copies bytes between clients and a server: the least that a proxy can do.
     Relay {
         /// Port to listen on.
@@ -75,6 +89,16 @@ fn main() -> ExitCode {
             let pairs = args.rounds * args.turns;
             floors::bench(pairs, Duration::from_secs(args.seconds))
         }
+        Some(Part::Fence {
+            rounds,
+            turns,
+            length_ms,
+        }) => tokio::runtime::Runtime::new()
+            .map_err(Into::into)
+            .and_then(|runtime| {
+                let length = Duration::from_millis(length_ms);
+                runtime.block_on(fence::bench(rounds, turns, length))
+            }),
         None => bench(&args),
     };
     match outcome {

@@ -57,7 +57,10 @@ pub fn number_after(printed: &str, label: &str) -> anyhow::Result<f64> {
 }
 
 /// Where PostgreSQL's programs are.
-fn programs() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// When `pg_config` cannot be run.
+pub fn programs() -> anyhow::Result<PathBuf> {
     let pg_config = std::env::var("PG_CONFIG").unwrap_or("/usr/bin/pg_config".to_owned());
     let output = Command::new(&pg_config)
         .arg("--bindir")
