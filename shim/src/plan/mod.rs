@@ -7,6 +7,7 @@ mod cache;
 mod change;
 mod copy;
 mod definition;
+mod explained;
 mod expression;
 mod facts;
 mod function;
@@ -30,6 +31,7 @@ use std::ops::Range;
 
 pub use cache::{PlanCache, Planned};
 pub use copy::{Columns, CopyFormat, CopyIn};
+pub use explained::explained_text;
 pub use index::{ConcurrentIndex, concurrent_index};
 pub use levels::{Level, Levels, OuterJoin, Place};
 pub use naming::{behind_prepared_name, rename_prepared};

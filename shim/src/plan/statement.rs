@@ -10,6 +10,7 @@ use pg_query::protobuf::{
 
 use super::copy::copy_in;
 use super::definition::{has_option, is_temporary, option};
+use super::explained::explained_text;
 use super::facts::Facts;
 use super::hint::hints;
 use super::setting::{current_setting, read_only, server_timestamp, set, set_config, set_configs};
@@ -21,6 +22,18 @@ use super::{CopyIn, Kind, Plan, PlanError, Prepared, Statement};
 /// # Errors
 /// The text is not in PostgreSQL's grammar.
 pub fn parse(sql: &str) -> Result<Plan, PlanError> {
+    // PostgreSQL's grammar has EXPLAIN for few kinds of statement.
+    let from = sql.len() - explained_text(sql).len();
+    if from > 0
+        && let Ok(plan) = parse_text(&sql[from..])
+        && !plan.statements.is_empty()
+    {
+        return Ok(with_first_explained(sql, from, plan));
+    }
+    parse_text(sql)
+}
+
+fn parse_text(sql: &str) -> Result<Plan, PlanError> {
     if let Some(timestamp) = server_timestamp(sql) {
         let kind = Kind::SetServerTimestamp(timestamp);
         return Ok(whole(
@@ -62,6 +75,29 @@ pub fn parse(sql: &str) -> Result<Plan, PlanError> {
         });
     }
     Ok(Plan { statements })
+}
+
+/// The plan of a text from the plan of what stands behind its `EXPLAIN (PGDOG)`.
+fn with_first_explained(sql: &str, from: usize, mut plan: Plan) -> Plan {
+    for statement in &mut plan.statements {
+        statement.span = statement.span.start + from..statement.span.end + from;
+    }
+    let is_last = plan.statements.len() == 1;
+    let first = &mut plan.statements[0];
+    let span = 0..first.span.end;
+    let found = hints(sql, 0..if is_last { sql.len() } else { span.end });
+    let explained = Statement {
+        hint: found.place,
+        role: found.role,
+        ..std::mem::take(first)
+    };
+    *first = Statement {
+        kind: Kind::ExplainRoute,
+        span,
+        explained: Some(Box::new(explained)),
+        ..Statement::default()
+    };
+    plan
 }
 
 fn whole(sql: &str, statement: Statement) -> Plan {

@@ -11,6 +11,7 @@ use super::Session;
 use super::faults;
 use super::forward::{self, Progress, Sink, Trouble};
 use super::params::literal;
+use super::prepared::Held;
 use super::steps::Asked;
 use super::tx::identifier;
 use super::words::{Stateful, stateful};
@@ -82,9 +83,6 @@ impl Session<'_> {
                 reason: "portal on this connection".into(),
             });
         }
-        if let Some(route) = self.where_its_state_is(statement, asked.sql()) {
-            return Ok(route);
-        }
         let exact = match statement.alike && !topology.is_undivided() {
             // There was one place for everything a moment ago; now values count.
             true => self.services.plans.get_or_parse(asked.sql()).ok(),
@@ -92,7 +90,34 @@ impl Session<'_> {
         };
         let exact = exact.as_deref().and_then(|plan| plan.statements.first());
         let statement = exact.unwrap_or(statement);
-        let found = match (self.executed(asked), &statement.prepared) {
+        let executed = self.executed(asked);
+        self.decide_for((statement, asked.sql(), asked.params()), executed, topology)
+            .await
+    }
+
+    /// As [`Session::decide`], for a statement that is given as such.
+    ///
+    /// # Errors
+    /// As [`Session::decide`].
+    pub(super) async fn decide_text(
+        &mut self,
+        what: (&Statement, &str, &(dyn route::Params + Sync)),
+        topology: &Arc<Topology>,
+    ) -> Result<Route, Fault> {
+        let executed = self.names.executed_by(what.0).cloned();
+        self.decide_for(what, executed, topology).await
+    }
+
+    async fn decide_for(
+        &mut self,
+        (statement, sql, params): (&Statement, &str, &(dyn route::Params + Sync)),
+        executed: Option<Held>,
+        topology: &Arc<Topology>,
+    ) -> Result<Route, Fault> {
+        if let Some(route) = self.where_its_state_is(statement, sql) {
+            return Ok(route);
+        }
+        let found = match (executed, &statement.prepared) {
             (Some(held), Some(plan::Prepared::Execute { arguments, .. }))
                 if matches!(statement.kind, Kind::Session | Kind::Read) =>
             {
@@ -101,10 +126,7 @@ impl Session<'_> {
                 let inner = inner.unwrap_or(statement);
                 self.route_with_lookups(inner, &arguments, topology).await?
             }
-            _ => {
-                self.route_with_lookups(statement, asked.params(), topology)
-                    .await?
-            }
+            _ => self.route_with_lookups(statement, params, topology).await?,
         };
         Ok(match found.target {
             // The tables of the extension tell about the whole cluster on shard 0 only.

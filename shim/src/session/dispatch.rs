@@ -356,7 +356,7 @@ fn bound_only() -> Fault {
 }
 
 /// BEGIN, COMMIT and the like.
-fn is_control(kind: &Kind) -> bool {
+pub(super) fn is_control(kind: &Kind) -> bool {
     matches!(
         kind,
         Kind::Begin { .. }

@@ -328,15 +328,20 @@ impl Session<'_> {
         {
             return Ok(shard);
         }
+        match route.target {
+            Target::Shard(shard) => Ok(shard),
+            Target::Any | Target::All(_) => self.anywhere(topology),
+        }
+    }
+
+    /// Where a statement goes that any shard can answer.
+    pub(super) fn anywhere(&self, topology: &Topology) -> Result<ShardNumber, Fault> {
         let home = self.home(topology)?;
-        Ok(match route.target {
-            Target::Shard(shard) => shard,
-            Target::Any | Target::All(_) => match (self.pin, self.participants.keys().next()) {
-                (Some((pinned, _)), _) => pinned,
-                (None, Some(_)) if self.participants.contains_key(&home) => home,
-                (None, Some(shard)) => *shard,
-                (None, None) => home,
-            },
+        Ok(match (self.pin, self.participants.keys().next()) {
+            (Some((pinned, _)), _) => pinned,
+            (None, Some(_)) if self.participants.contains_key(&home) => home,
+            (None, Some(shard)) => *shard,
+            (None, None) => home,
         })
     }
 

@@ -1,4 +1,4 @@
-use super::super::{Kind, Prepared};
+use super::super::{Hint, Kind, Prepared, RoleHint};
 use super::*;
 
 fn kind(sql: &str) -> Kind {
@@ -304,6 +304,63 @@ fn what_cannot_be_judged_is_opaque() {
         kind("SELECT pgdog.shard_table('orders', 'k')"),
         Kind::Placement
     );
+}
+
+#[test]
+fn every_kind_of_statement_can_be_explained() {
+    for (sql, expected) in [
+        (
+            "CREATE TABLE t (a int)",
+            Kind::Ddl {
+                transactional: true,
+            },
+        ),
+        (
+            "VACUUM t",
+            Kind::Ddl {
+                transactional: false,
+            },
+        ),
+        ("COPY t FROM STDIN", Kind::CopyIn),
+        ("COPY t TO STDOUT", Kind::CopyOut),
+        ("BEGIN", Kind::Begin { read_only: None }),
+        ("COMMIT", Kind::Commit { chain: false }),
+        ("SAVEPOINT s", Kind::Savepoint("s".into())),
+        ("SHOW pgdog.shard", Kind::Show("pgdog.shard".into())),
+        ("LISTEN c", Kind::Session),
+        ("DISCARD ALL", Kind::Discard { all: true }),
+        (
+            "SET SERVER XACT TIMESTAMP 'x'",
+            Kind::SetServerTimestamp("x".into()),
+        ),
+        ("EXPLAIN (PGDOG) SELECT 1", Kind::ExplainRoute),
+        ("TRUNCATE t", Kind::Write),
+        ("CALL p()", Kind::Write),
+    ] {
+        let outer = one(&format!("EXPLAIN (PGDOG) {sql}"));
+        assert_eq!(outer.kind, Kind::ExplainRoute, "{sql}");
+        let inner = outer.explained.unwrap();
+        assert_eq!(inner.kind, expected, "{sql}");
+        assert_eq!(inner.relations, one(sql).relations, "{sql}");
+    }
+    assert!(parse("EXPLAIN (PGDOG)").is_err());
+    assert!(parse("EXPLAIN (PGDOG) ;").is_err());
+}
+
+#[test]
+fn what_follows_an_explained_statement_is_another_one() {
+    let sql = "/* pgdog_shard: 1 */ EXPLAIN (PGDOG) LISTEN c; /* pgdog_role: primary */ SELECT 2";
+    let statements = plan(sql).statements;
+    let [first, second] = statements.as_slice() else {
+        panic!("{statements:?}");
+    };
+    let inner = first.explained.as_ref().unwrap();
+    assert_eq!((&inner.kind, inner.role), (&Kind::Session, None));
+    assert_eq!(inner.hint, Some(Hint::Shard(1)));
+    assert!(sql[first.span.clone()].ends_with("LISTEN c"));
+    assert_eq!(second.role, Some(RoleHint::Primary));
+    assert!(sql[second.span.clone()].ends_with("SELECT 2"));
+    assert!(first.hint.is_none());
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! Statements that the shim answers itself: parameters `pgdog.*`, EXPLAIN (PGDOG), DEALLOCATE of
 //! a protocol-level statement.
 
+mod explain;
+
 use pgdog_core::fault::Fault;
 
 use super::client::Gone;
 use super::dispatch::Flow;
-use super::gather::unsplit;
 use super::local::Local;
 use super::param_values::{Class, Name, classify};
 use super::params::{Scope, reserved};
 use super::steps::Asked;
 use super::{Session, forward};
 use crate::plan::{self, Kind};
-use crate::route::{Access, AllReason, Target};
 
 impl Session<'_> {
     /// Whether the shim answers this itself.
@@ -113,57 +113,6 @@ impl Session<'_> {
             Name::CommitLsn => self.commit_token.to_string(),
             other => self.params.own().show(other),
         }
-    }
-
-    /// EXPLAIN (PGDOG): where the statement would go, and why.
-    async fn explain(&mut self, asked: &Asked<'_>) -> Result<Local, Fault> {
-        let topology = self.cluster.topology();
-        let inner = asked
-            .statement()
-            .and_then(|statement| statement.explained.as_deref());
-        let inner = inner.ok_or_else(|| Fault::Internal {
-            why: "nothing to explain".into(),
-        })?;
-        let route = self
-            .route_with_lookups(inner, asked.params(), &topology)
-            .await?;
-        let target = match route.target {
-            Target::Shard(shard) => format!("shard {shard}"),
-            Target::Any => format!("any shard (home: {})", self.home(&topology)?),
-            Target::All(AllReason::Read) => {
-                let splits = &self.services.splits;
-                let split = splits.get_or_split(asked.sql(), inner.params);
-                let how = split.map_err(|why| unsplit(&why))?.how();
-                format!("all {} shards, rows {how}", topology.shards.len())
-            }
-            Target::All(_) => format!("all {} shards, shard 0 first", topology.shards.len()),
-        };
-        let role = match (route.access, self.wants_replica(Some(inner), &route)) {
-            (Access::Read, true) => "replica",
-            (Access::Read, false) | (Access::Write, _) => "primary",
-        };
-        let own = self.params.own();
-        let position = (!own.min_lsn.is_empty()).then(|| own.min_lsn.to_string());
-        let moment = own
-            .min_commit_timestamp
-            .map(|moment| format!("commits up to {moment}"));
-        let floors: Vec<_> = position.into_iter().chain(moment).collect();
-        let floor = match floors.is_empty() {
-            true => "none".to_owned(),
-            false => floors.join(", "),
-        };
-        let lines = [
-            format!("Target: {target}"),
-            format!("Role: {role}"),
-            format!("Floor: {floor}"),
-            format!("Reason: {}", route.reason),
-            format!("Topology: version {}", topology.version),
-        ];
-        Ok(Local {
-            columns: vec!["QUERY PLAN".to_owned()],
-            rows: lines.into_iter().map(|line| vec![Some(line)]).collect(),
-            tag: "EXPLAIN".to_owned(),
-        })
     }
 }
 
