@@ -16,7 +16,9 @@ use toml::de::{DeTable, DeValue};
 use super::known::*;
 use super::source::Source;
 use super::tables::{Mapping, SharedMapping};
-use super::{Admin, Config, ConfigError, Database, General, OmnishardedTables, ShardedTable};
+use super::{
+    Admin, Config, ConfigError, Database, General, Lookup, OmnishardedTables, ShardedTable,
+};
 use super::{Tcp, User, Users};
 
 /// Problems found so far.
@@ -158,6 +160,28 @@ pub(super) fn check_users(source: &Source<'_>, report: &mut Report) {
             None => report.add(unknown(&source.place(&key.span()), "table", name, top)),
         }
     }
+}
+
+/// The queries that say where keys live.
+pub(super) fn lookups(source: &Source<'_>) -> Vec<Lookup> {
+    let tables = source.root().get("sharded_tables");
+    let mut found = Vec::new();
+    for row in tables.into_iter().flat_map(rows) {
+        for key in ["lookup_query", "query"] {
+            let Some(value) = row.get(key) else {
+                continue;
+            };
+            let name = text(row, "name").unwrap_or("*");
+            let column = text(row, "column").unwrap_or_default();
+            found.extend(value.get_ref().as_str().map(|query| Lookup {
+                place: source.place(&value.span()),
+                label: format!("[[sharded_tables]] {name}.{column}: {key}"),
+                query: query.to_owned(),
+                is_map: key == "query",
+            }));
+        }
+    }
+    found
 }
 
 /// One warning per key that has no effect.

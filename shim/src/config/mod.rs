@@ -84,6 +84,19 @@ pub struct Config {
     pub users_path: PathBuf,
 }
 
+/// A query that says where keys live, as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lookup {
+    /// File and line.
+    pub place: String,
+    /// Which table's, and by which key of the file.
+    pub label: String,
+    /// Its text.
+    pub query: String,
+    /// Whether it answers a whole map instead of one key.
+    pub is_map: bool,
+}
+
 /// Why a configuration is not accepted: every problem at once, so that one round is enough.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("configuration is not accepted:\n  - {}", .problems.join("\n  - "))]
@@ -191,6 +204,15 @@ impl Config {
         }
         problems.into_iter().for_each(|problem| report.add(problem));
         report.into_result().map(|()| config)
+    }
+
+    /// The queries of a text of `pgdog.toml` that say where keys live, with their places.
+    pub fn lookups(text: &str) -> Vec<Lookup> {
+        let mut report = keys::Report::default();
+        let source = Source::parse("pgdog.toml", text, &mut report);
+        source
+            .map(|source| keys::lookups(&source))
+            .unwrap_or_default()
     }
 
     /// `[general]` and `[tcp]` by name, as SHOW CONFIG has them; `default` where nothing is set.

@@ -65,7 +65,7 @@ pub use lookup::LookupStats;
 pub use parts::Part;
 pub use position::{Position, Role, Sample};
 pub use retire::Guest;
-pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings};
+pub use settings::{DeclaredNode, DeclaredRole, DeclaredTable, Instance, Settings, one_of_the_map};
 pub use tally::{Outcome, Tallied, WAIT_BOUNDS_MS};
 pub use topology::{Address, OmniTable, ShardNodes, ShardedTable, Topology, Unlisted};
 

@@ -226,7 +226,7 @@ fn declared_table(table: &config::ShardedTable) -> DeclaredTable {
 
 /// A whole map is asked for the one key that is wanted: it is never out of date, and no answer is
 /// kept longer than that of any other lookup.
-fn one_of_the_map(query: &str) -> String {
+pub fn one_of_the_map(query: &str) -> String {
     let query = query.trim().trim_end_matches(';');
     // The line break ends a comment at the end of the query.
     format!("SELECT map.value FROM (\n{query}\n) AS map(key, value) WHERE map.key = $1")
