@@ -9,6 +9,8 @@
 //! sharded read       compared, if one is set       placement_epoch (epoch if pgdog.fan_out)
 //! no epoch at all    reads free; writes refused unless allowed; superusers may
 //! ```
+//! With several shards, a write that rules make into others is refused, and so are sharded rows
+//! that the triggers of an omni write add: each shard would add them.
 //! Lock order: the gate before everything that the statement itself locks later. It is kept to
 //! the end of the transaction, through PREPARE and through a crash.
 
@@ -21,7 +23,7 @@ use pgrx::prelude::*;
 use crate::registry::{Class, class_of, look};
 use crate::report::raise;
 use crate::topology::{State, Topology};
-use crate::{gucs, nesting, topology, transaction};
+use crate::{glance, gucs, nesting, topology, transaction};
 
 /// True where no check applies, whatever the statement: workers of a parallel query (their leader
 /// was checked), logical replication, recovery (no writes), an upgrade of the server.
@@ -99,6 +101,73 @@ pub(crate) fn check_writes(targets: &[pg_sys::Oid], inner: bool) {
 /// Whether one of these relations is omnisharded.
 pub(crate) fn is_omni(targets: &[pg_sys::Oid]) -> bool {
     strictest(targets) == Class::Omni
+}
+
+/// Checks that a statement writes what a router has seen in its text. Where there is one shard, it
+/// does not matter what else is written.
+///
+/// # Safety
+/// `statement` is a valid planned statement, within a transaction.
+pub(crate) unsafe fn check_rewritten(statement: *mut pg_sys::PlannedStmt, written: &[pg_sys::Oid]) {
+    if effective_epoch().is_none() || is_exempt() {
+        return;
+    }
+    if topology::current().is_none_or(|here| here.shards == 1) {
+        return;
+    }
+    let mut named = Vec::new();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let reads = (*statement).commandType == pg_sys::CmdType::CMD_SELECT;
+        // Rows that are only locked need the privilege to update them.
+        if reads && !(*statement).rowMarks.is_null() {
+            return;
+        }
+        glance::all_named(statement, |relation, needed| {
+            named.push((relation, needed));
+            true
+        });
+    }
+    let insert = pg_sys::ACL_INSERT as pg_sys::AclMode;
+    let inserts = |table: &pg_sys::Oid| {
+        let mut named = named.iter();
+        named.any(|(relation, needed)| relation == table && needed & insert != 0)
+            && matches!(look(*table).class, Class::Sharded | Class::LookedUp)
+    };
+    if nesting::is_inner() && nesting::runs_everywhere() && written.iter().any(inserts) {
+        refuse_everywhere(written);
+    }
+    for (relation, needed) in &named {
+        let known = look(*relation);
+        if needed & pg_sys::AclMode::from(known.rewritten) == 0 {
+            continue;
+        }
+        // What is written on every shard may be written through a view.
+        let alone = is_omni(written) && transaction::entered().is_none();
+        if known.class != Class::Unlisted || alone {
+            raise(&Fault::Refused {
+                what: format!(
+                    "a write to \"{}\" through a rule or view",
+                    name_of(*relation)
+                ),
+                why: "no router has seen what becomes of it".into(),
+                hint: Some("Write the tables themselves, each with a statement of its own.".into()),
+            });
+        }
+    }
+}
+
+fn refuse_everywhere(targets: &[pg_sys::Oid]) -> ! {
+    raise(&Fault::Refused {
+        what: format!(
+            "adding rows of sharded table \"{}\" on every shard",
+            name_of(first_declared(targets))
+        ),
+        why: "a function or trigger adds them in a write to an omnisharded table, which runs on \
+              every shard"
+            .into(),
+        hint: Some("Add the rows with a statement of their own.".into()),
+    })
 }
 
 fn refuse_alone(targets: &[pg_sys::Oid]) -> ! {

@@ -29,7 +29,12 @@ pub(crate) unsafe fn passes(statement: *mut pg_sys::PlannedStmt) -> bool {
     if let Some(written) = written {
         let may = match written.class {
             Class::Unlisted => true,
-            Class::Sharded => here.is_serving() && session >= Some(here.placement_epoch),
+            // Within a write that runs on every shard, the fence asks what is written here.
+            Class::Sharded => {
+                here.is_serving()
+                    && session >= Some(here.placement_epoch)
+                    && !(nesting::is_inner() && nesting::runs_everywhere())
+            }
             // They leave more than a glance in the transaction.
             Class::LookedUp | Class::Omni => false,
         };
@@ -41,12 +46,67 @@ pub(crate) unsafe fn passes(statement: *mut pg_sys::PlannedStmt) -> bool {
             nesting::note_write_here();
         }
     }
+    // SAFETY: by the caller's promise.
+    if here.shards > 1 && !unsafe { as_it_is(statement) } {
+        return false;
+    }
     match session {
         // What the transaction has entered speaks for it, too.
         None => !transaction::has_entered(),
         Some(session) if gucs::FAN_OUT.get() => session >= here.epoch,
         Some(session) => session >= here.placement_epoch,
     }
+}
+
+/// Whether a statement writes what its text says: nothing that it names is rewritten into writes of
+/// something else. False also if that is not known yet.
+///
+/// # Safety
+/// As [`passes`].
+unsafe fn as_it_is(statement: *mut pg_sys::PlannedStmt) -> bool {
+    let is_fine = |relation, needed| {
+        registry::glance(relation)
+            .is_some_and(|known| needed & pg_sys::AclMode::from(known.rewritten) == 0)
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { all_named(statement, is_fine) }
+}
+
+/// Privileges that a statement needs for what it writes.
+const WRITES: pg_sys::AclMode =
+    (pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE) as pg_sys::AclMode;
+
+/// Whether this holds for all relations that the statement's text writes, whatever rules have made
+/// of it, with the privileges that it needs for each. May be called outside of a guard.
+///
+/// # Safety
+/// `statement` is a valid planned statement.
+pub(crate) unsafe fn all_named(
+    statement: *mut pg_sys::PlannedStmt,
+    mut holds: impl FnMut(pg_sys::Oid, pg_sys::AclMode) -> bool,
+) -> bool {
+    // SAFETY: by the caller's promise its lists are valid.
+    unsafe {
+        #[cfg(feature = "pg15")]
+        let list = (*statement).rtable;
+        #[cfg(feature = "pg18")]
+        let list = (*statement).permInfos;
+        let Some(list) = list.as_ref() else {
+            return true;
+        };
+        for nth in 0..list.length as usize {
+            let entry = (*list.elements.add(nth)).ptr_value;
+            #[cfg(feature = "pg15")]
+            let entry = &*entry.cast::<pg_sys::RangeTblEntry>();
+            #[cfg(feature = "pg18")]
+            let entry = &*entry.cast::<pg_sys::RTEPermissionInfo>();
+            let needed = entry.requiredPerms & WRITES;
+            if needed != 0 && !holds(entry.relid, needed) {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 /// Whether a statement writes an omnisharded table; None: not known yet.

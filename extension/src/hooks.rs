@@ -238,7 +238,9 @@ unsafe extern "C-unwind" fn before_executor(query: *mut pg_sys::QueryDesc) {
     // SAFETY: the planned statement and its range table outlive the call.
     unsafe {
         let statement = (*query).plannedstmt;
-        fence::check_writes(&written_by(statement), nesting::is_inner());
+        let written = written_by(statement);
+        fence::check_writes(&written, nesting::is_inner());
+        fence::check_rewritten(statement, &written);
         // Also of a statement that writes: what it reads may be all that was placed.
         if fence::effective_epoch().is_some() {
             let entries = pointers((*statement).rtable);

@@ -33,6 +33,9 @@ pub(crate) struct Known {
     pub(crate) class: Class,
     /// One of ours: what is written there sets off nothing of a user.
     pub(crate) is_own: bool,
+    /// Writes of it that become others, by rules or because it is a view: the privileges that they
+    /// need.
+    pub(crate) rewritten: u8,
 }
 
 impl Known {
@@ -41,6 +44,7 @@ impl Known {
         Self {
             class: self.class.max(other.class),
             is_own: self.is_own && other.is_own,
+            rewritten: self.rewritten | other.rewritten,
         }
     }
 }
@@ -49,7 +53,11 @@ impl Known {
 const BUILTIN: Known = Known {
     class: Class::Unlisted,
     is_own: false,
+    rewritten: 0,
 };
+
+/// What may be rewritten, as privileges.
+const WRITES: u32 = pg_sys::ACL_INSERT | pg_sys::ACL_UPDATE | pg_sys::ACL_DELETE;
 
 /// Relations by the low bits of their OIDs: a table without a search. Two that share a place push
 /// each other out, which costs time only.
@@ -130,6 +138,7 @@ pub(crate) fn look(relation: pg_sys::Oid) -> Known {
         let known = Known {
             class: resolve(&declared, relation),
             is_own: is_own(relation),
+            rewritten: rewritten(relation),
         };
         DECLARED.set(Some((seen.0, declared)));
         if (DECLARATIONS_CHANGED.get(), ANYTHING_CHANGED.get()) == seen {
@@ -144,6 +153,37 @@ fn is_own(relation: pg_sys::Oid) -> bool {
         let schema = pg_sys::get_namespace_oid(c"pgdog".as_ptr(), true);
         schema != pg_sys::InvalidOid && pg_sys::get_rel_namespace(relation) == schema
     }
+}
+
+/// Which writes of a relation are rewritten: those of a view always are, if they aren't refused.
+fn rewritten(relation: pg_sys::Oid) -> u8 {
+    let mut found = 0;
+    // SAFETY: within a transaction; what is opened is closed, or an error leaves it to the
+    // resource owner; the array of rules is as long as it says.
+    unsafe {
+        let open = pg_sys::RelationIdGetRelation(relation);
+        if open.is_null() {
+            return 0;
+        }
+        if (*(*open).rd_rel).relkind == pg_sys::RELKIND_VIEW as std::ffi::c_char {
+            found = WRITES;
+        }
+        if let Some(rules) = (*open).rd_rules.as_ref() {
+            for nth in 0..rules.numLocks as usize {
+                let rule = &**rules.rules.add(nth);
+                if rule.enabled != b'D' as std::ffi::c_char {
+                    found |= match rule.event {
+                        pg_sys::CmdType::CMD_INSERT => pg_sys::ACL_INSERT,
+                        pg_sys::CmdType::CMD_UPDATE => pg_sys::ACL_UPDATE,
+                        pg_sys::CmdType::CMD_DELETE => pg_sys::ACL_DELETE,
+                        _ => 0,
+                    };
+                }
+            }
+        }
+        pg_sys::RelationClose(open);
+    }
+    found as u8
 }
 
 /// What a declaration says about something that is to be renamed or moved.

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
             what_state_decides_is_explained_by_it,
             what_would_be_refused_is_refused_in_the_same_words,
             nothing_that_is_explained_runs,
+            rules_and_triggers_that_no_router_sees_are_refused,
         ],
     )
 }
@@ -205,5 +206,41 @@ async fn nothing_that_is_explained_runs(cluster: &Cluster) -> anyhow::Result<()>
         let made = node.value("SELECT to_regclass('unmade') IS NULL").await?;
         ensure!(made == "t", "shard {shard}: {made}");
     }
+    Ok(())
+}
+
+async fn rules_and_triggers_that_no_router_sees_are_refused(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    for sql in [
+        "CREATE TABLE books (id bigint PRIMARY KEY, t text)",
+        "CREATE TABLE audit (tenant_id bigint, t text)",
+        "SELECT pgdog.omni_table('books')",
+        "SELECT pgdog.shard_table('audit', 'tenant_id')",
+        "CREATE RULE also AS ON INSERT TO books DO ALSO INSERT INTO audit VALUES (NEW.id, NEW.t)",
+        "CREATE RULE other AS ON UPDATE TO audit DO INSTEAD UPDATE books SET t = NEW.t",
+        "CREATE FUNCTION adds() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN INSERT INTO audit VALUES (1, 'x'); RETURN NEW; END $$",
+        "CREATE TRIGGER adds AFTER UPDATE ON books FOR EACH STATEMENT EXECUTE FUNCTION adds()",
+    ] {
+        client.batch_execute(sql).await.context(sql)?;
+    }
+    for sql in [
+        "INSERT INTO books VALUES (1, 'x')",
+        "UPDATE audit SET t = 'x' WHERE tenant_id = 1",
+        "UPDATE books SET t = 'x'",
+    ] {
+        client.refused(sql, "0A000").await?;
+    }
+    for shard in 0..2 {
+        let node = cluster.primary(shard).await?;
+        let rows = "SELECT (SELECT count(*) FROM books) + (SELECT count(*) FROM audit)";
+        ensure!(node.value(rows).await? == "0", "shard {shard}");
+    }
+    client
+        .batch_execute("DROP TABLE books, audit CASCADE")
+        .await?;
+    client.batch_execute("DROP FUNCTION adds()").await?;
     Ok(())
 }
