@@ -3,9 +3,10 @@
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, ensure};
-use pgdog_integration::client::Client;
+use pgdog_integration::client::{Client, sqlstate};
 use pgdog_integration::fixture::create;
 use pgdog_integration::{Cluster, Shape, claims, suite};
+use tokio_postgres::types::Type;
 
 fn main() -> ExitCode {
     suite::run(
@@ -14,6 +15,8 @@ fn main() -> ExitCode {
         claims![
             every_kind_of_statement_is_explained,
             what_state_decides_is_explained_by_it,
+            parameters_lead_where_they_would,
+            several_statements_are_not_prepared_as_one,
             what_would_be_refused_is_refused_in_the_same_words,
             nothing_that_is_explained_runs,
             rules_and_triggers_that_no_router_sees_are_refused,
@@ -136,6 +139,42 @@ async fn what_state_decides_is_explained_by_it(cluster: &Cluster) -> anyhow::Res
     client.batch_execute(read).await?;
     explained(&client, "ROLLBACK", "shards 0, 1").await?;
     client.batch_execute("ROLLBACK").await?;
+    Ok(())
+}
+
+async fn parameters_lead_where_they_would(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    let sql = "EXPLAIN (PGDOG) DELETE FROM orders WHERE tenant_id = $1";
+    let explain = client.prepare_typed(sql, &[Type::INT8]).await?;
+    for (tenant, expected) in [(11_i64, "Target: shard 0"), (12, "Target: shard 1")] {
+        let rows = client.query(&explain, &[&tenant]).await?;
+        let first: &str = rows.first().context("no rows")?.get(0);
+        ensure!(first == expected, "{tenant}: {first}");
+    }
+    // Types that nobody has named are not needed.
+    let create = client
+        .prepare("EXPLAIN (PGDOG) CREATE TABLE x (a int)")
+        .await?;
+    let rows = client.query(&create, &[]).await?;
+    let first: &str = rows.first().context("no rows")?.get(0);
+    ensure!(first == "Target: all 2 shards, shard 0 first", "{first}");
+    Ok(())
+}
+
+async fn several_statements_are_not_prepared_as_one(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    for sql in [
+        "EXPLAIN (PGDOG) SELECT 1; DELETE FROM orders",
+        "SHOW pgdog.shard; SELECT 1",
+        "BEGIN; SELECT 1",
+        "SELECT 1; SELECT 2",
+        "DELETE FROM rates; SELECT 1",
+    ] {
+        let error = client.prepare(sql).await.err();
+        let error = error.with_context(|| format!("{sql} is not refused"))?;
+        ensure!(sqlstate(&error) == "42601", "{sql}: {error}");
+    }
+    ensure!(client.value("SELECT 1").await? == "1");
     Ok(())
 }
 

@@ -98,9 +98,13 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// The plan's statement; None for an empty text, and for one that is no SQL.
+    /// The plan's statement; None for an empty text, for one that is no SQL, and for several
+    /// statements: a server refuses those.
     pub fn statement(&self) -> Option<&Statement> {
-        self.subject.as_deref()?.plan()?.statements.first()
+        match self.subject.as_deref()?.plan()?.statements.as_slice() {
+            [statement] => Some(statement),
+            [] | [_, _, ..] => None,
+        }
     }
 
     /// The text.

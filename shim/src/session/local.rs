@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::batch::Message;
+use super::batch::{Message, Step};
 use super::steps::Asked;
 use crate::proto::backend;
 
@@ -57,7 +57,7 @@ impl Local {
                         Message::Parse { .. } => backend::parse_complete(out),
                         Message::Bind { .. } => backend::bind_complete(out),
                         Message::DescribeStatement { .. } => {
-                            backend::parameter_description(&[], out);
+                            backend::parameter_description(parameters(step), out);
                             self.description(out);
                         }
                         Message::DescribePortal { .. } => self.description(out),
@@ -96,6 +96,18 @@ impl Local {
                 backend::row_description(&names, out);
             }
         }
+    }
+}
+
+/// Types of the parameters of a statement that is explained, where the client has named all of
+/// them; else it is told of none.
+fn parameters<'s>(step: &'s Step<'_>) -> &'s [u32] {
+    let explained = step.statement().and_then(|one| one.explained.as_ref());
+    let declared = step.subject.as_ref().map_or(&[][..], |one| &one.types);
+    let fits = explained.is_some_and(|one| one.params <= declared.len());
+    match fits && declared.iter().all(|oid| *oid != 0) {
+        true => declared,
+        false => &[],
     }
 }
 
