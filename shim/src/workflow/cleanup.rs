@@ -103,7 +103,10 @@ pub async fn undo_without_target(
         }
     }
     let slot = task.slot_name(database);
-    drop_slots(work_lead, &slot, task.target_sysid.as_deref()).await?;
+    // Which subscription it had cannot be asked: all that the target has of this database.
+    let sysid = task.target_sysid.as_deref();
+    let copies = sysid.map(|sysid| format!("^pg_\\d+_sync_\\d+_{sysid}$"));
+    drop_slots(work_lead, &slot, copies.as_deref()).await?;
     drop_publication(work_lead, &task.stream_name()).await?;
     for node in old {
         thaw(node, task.id()).await?;
@@ -112,23 +115,23 @@ pub async fn undo_without_target(
     Ok(Next::Advance(Event::Undone, json!({ "error": error })))
 }
 
-/// Drops the slot of a task on shard 0 and, if the subscriber is known, those of its table copies.
+/// Drops the slot of a task on shard 0 and those of its table copies, whose names are told by a
+/// regular expression. Only slots of this database: others have tasks and subscriptions, too.
 ///
 /// # Errors
 /// When shard 0 does not answer, or a slot is still in use.
 pub async fn drop_slots(
     lead: &Node,
     slot: &str,
-    subscriber: Option<&str>,
+    copies: Option<&str>,
 ) -> Result<(), WorkflowError> {
-    // Table copies use slots named pg_<subscription>_sync_<table>_<system identifier>.
     const END: &str = "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots \
-         WHERE active_pid IS NOT NULL \
-           AND (slot_name = $1 OR slot_name ~ ('^pg_\\d+_sync_\\d+_' || $2 || '$'))";
+         WHERE active_pid IS NOT NULL AND database = current_database() \
+           AND (slot_name = $1 OR slot_name ~ $2)";
     const DROP: &str = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
-         WHERE slot_name = $1 OR slot_name ~ ('^pg_\\d+_sync_\\d+_' || $2 || '$')";
-    let subscriber = subscriber.unwrap_or("none");
-    let params: [&(dyn ToSql + Sync); 2] = [&slot, &subscriber];
+         WHERE database = current_database() AND (slot_name = $1 OR slot_name ~ $2)";
+    let copies = copies.unwrap_or("^$");
+    let params: [&(dyn ToSql + Sync); 2] = [&slot, &copies];
     lead.rows("ending the slot's sender", END, &params).await?;
     lead.rows("dropping the slot", DROP, &params).await?;
     Ok(())
@@ -136,36 +139,40 @@ pub async fn drop_slots(
 
 async fn drop_stream(work: &Work<'_>) -> Result<(), WorkflowError> {
     let name = work.task.stream_name();
-    const SQL: &str = "SELECT 1 FROM pg_subscription WHERE subname = $1 \
-         AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
-    if !work
-        .target
-        .rows("looking for the subscription", SQL, &[&name])
-        .await?
-        .is_empty()
-    {
-        // Without a slot of its own it can be dropped whatever state shard 0 is in.
-        let stream = ident(&name);
-        for (doing, sql) in [
-            (
-                "stopping the subscription",
-                format!("ALTER SUBSCRIPTION {stream} DISABLE"),
-            ),
-            (
-                "letting go of the slot",
-                format!("ALTER SUBSCRIPTION {stream} SET (slot_name = NONE)"),
-            ),
-            (
-                "dropping the subscription",
-                format!("DROP SUBSCRIPTION {stream}"),
-            ),
-        ] {
-            work.target.batch(doing, &sql).await?;
-        }
-    }
     let slot = work.task.slot_name(&work.site.database);
-    drop_slots(work.lead, &slot, work.task.target_sysid.as_deref()).await?;
+    let copies = match subscription(work.target, &name).await? {
+        None => None,
+        Some(oid) => {
+            // Table copies use slots named pg_<subscription>_sync_<table>_<system identifier>.
+            let copies = format!("^pg_{oid}_sync_\\d+_\\d+$");
+            // Without a slot of its own it can be dropped whatever state shard 0 is in.
+            let stream = ident(&name);
+            let (disable, let_go, drop) = (
+                format!("ALTER SUBSCRIPTION {stream} DISABLE"),
+                format!("ALTER SUBSCRIPTION {stream} SET (slot_name = NONE)"),
+                format!("DROP SUBSCRIPTION {stream}"),
+            );
+            let target = work.target;
+            target.batch("stopping the subscription", &disable).await?;
+            target.batch("letting go of the slot", &let_go).await?;
+            // As long as it is there, it tells whose slots these are.
+            drop_slots(work.lead, &slot, Some(&copies)).await?;
+            target.batch("dropping the subscription", &drop).await?;
+            Some(copies)
+        }
+    };
+    drop_slots(work.lead, &slot, copies.as_deref()).await?;
     drop_publication(work.lead, &name).await
+}
+
+/// OID of a task's subscription on the new shard, if it is there.
+async fn subscription(target: &Node, name: &str) -> Result<Option<u32>, WorkflowError> {
+    const SQL: &str = "SELECT oid FROM pg_subscription WHERE subname = $1 \
+         AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let rows = target
+        .rows("looking for the subscription", SQL, &[&name])
+        .await?;
+    Ok(rows.first().map(|row| row.get(0)))
 }
 
 async fn drop_publication(lead: &Node, name: &str) -> Result<(), WorkflowError> {

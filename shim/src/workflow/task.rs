@@ -40,7 +40,13 @@ pub struct Task {
     pub target_timeline: Option<i32>,
     /// Fingerprint of shard 0's omni tables when they were dumped.
     pub fingerprint: Option<String>,
+    /// OID of the database, which tells it from others of the same server.
+    #[serde(default)]
+    database_oid: u32,
 }
+
+/// Most characters of a database's name in the name of its slot.
+const SLOT_NAME_PART: usize = 24;
 
 impl Task {
     /// Its number.
@@ -84,13 +90,14 @@ impl Task {
     }
 
     /// Name of the replication slot on shard 0: lower case letters, digits and underscores only.
+    /// Slots belong to the whole server, where the names of two databases may look alike.
     pub fn slot_name(&self, database: &str) -> String {
         let plain = |c: char| match c.to_ascii_lowercase() {
             c @ ('a'..='z' | '0'..='9' | '_') => c,
             _ => '_',
         };
-        let database: String = database.chars().take(32).map(plain).collect();
-        format!("pgdog_{database}_{}", self.task_id)
+        let database: String = database.chars().take(SLOT_NAME_PART).map(plain).collect();
+        format!("pgdog_{database}_{}_{}", self.database_oid, self.task_id)
     }
 }
 
@@ -110,7 +117,9 @@ pub async fn unfinished(lead: &Node) -> Result<Vec<TaskId>, WorkflowError> {
 /// # Errors
 /// When it does not exist or shard 0 does not answer.
 pub async fn read(lead: &Node, task: TaskId) -> Result<Task, WorkflowError> {
-    const SQL: &str = "SELECT to_jsonb(t) FROM pgdog.tasks t WHERE task_id = $1";
+    const SQL: &str = "SELECT to_jsonb(t) || jsonb_build_object('database_oid', d.oid::int8) \
+         FROM pgdog.tasks t, pg_database d \
+         WHERE t.task_id = $1 AND d.datname = current_database()";
     let row: Value = lead.one("reading the task", SQL, &[&task.0]).await?.get(0);
     serde_json::from_value(row)
         .map_err(|error| WorkflowError::Wrong(format!("row of task {task}: {error}")))
@@ -154,9 +163,29 @@ mod tests {
 
     #[test]
     fn a_slot_name_has_only_allowed_letters() {
-        let task = task(serde_json::json!({"task_id": 5, "shard": 2, "status": "validating"}));
-        assert_eq!(task.slot_name("My-App.Ö"), "pgdog_my_app___5");
-        assert!(task.slot_name(&"x".repeat(90)).len() < 64);
+        let row = |oid: u32, task: i64| {
+            let row = serde_json::json!({
+                "task_id": task, "shard": 2, "status": "validating", "database_oid": oid
+            });
+            serde_json::from_value::<Task>(row).unwrap()
+        };
+        assert_eq!(
+            row(16384, 5).slot_name("My-App.Ö"),
+            "pgdog_my_app___16384_5"
+        );
+        let longest = row(u32::MAX, i64::MAX).slot_name(&"x".repeat(90));
+        assert!(longest.len() < 64, "{longest}");
+    }
+
+    #[test]
+    fn databases_of_alike_names_have_slots_of_their_own() {
+        let row = |oid: u32| {
+            let row = serde_json::json!({
+                "task_id": 1, "shard": 2, "status": "validating", "database_oid": oid
+            });
+            serde_json::from_value::<Task>(row).unwrap()
+        };
+        assert_ne!(row(1).slot_name("my-app"), row(2).slot_name("my_app"));
     }
 
     #[test]
