@@ -166,15 +166,14 @@ fn freezing_task() -> Option<TaskId> {
     frozen
 }
 
-/// Roles, databases, tablespaces, replication, and what only rewrites data.
+/// Roles, databases, tablespaces, replication, and what only rewrites data. Publications that are
+/// there count as schema: a table that leaves one is copied no further, and nothing says so.
 ///
 /// # Safety
 /// `node` is a valid utility statement.
 unsafe fn is_outside_the_schema(node: *mut pg_sys::Node) -> bool {
     use pg_sys::NodeTag::*;
-    use pg_sys::ObjectType::{
-        OBJECT_DATABASE, OBJECT_PUBLICATION, OBJECT_ROLE, OBJECT_SUBSCRIPTION,
-    };
+    use pg_sys::ObjectType::{OBJECT_DATABASE, OBJECT_ROLE, OBJECT_SUBSCRIPTION};
     // SAFETY: the tag says of which type the node is.
     match unsafe { (*node).type_ } {
         T_CreatedbStmt
@@ -192,24 +191,15 @@ unsafe fn is_outside_the_schema(node: *mut pg_sys::Node) -> bool {
         | T_GrantRoleStmt
         | T_AlterSystemStmt
         | T_CreatePublicationStmt
-        | T_AlterPublicationStmt
         | T_CreateSubscriptionStmt
         | T_AlterSubscriptionStmt
         | T_DropSubscriptionStmt
         | T_RefreshMatViewStmt
         | T_ClusterStmt => true,
-        T_DropStmt => {
-            // SAFETY: see above.
-            let kind = unsafe { (*node.cast::<pg_sys::DropStmt>()).removeType };
-            kind == OBJECT_PUBLICATION
-        }
         T_RenameStmt => {
             // SAFETY: see above.
             let kind = unsafe { (*node.cast::<pg_sys::RenameStmt>()).renameType };
-            matches!(
-                kind,
-                OBJECT_DATABASE | OBJECT_ROLE | OBJECT_PUBLICATION | OBJECT_SUBSCRIPTION
-            )
+            matches!(kind, OBJECT_DATABASE | OBJECT_ROLE | OBJECT_SUBSCRIPTION)
         }
         _ => false,
     }

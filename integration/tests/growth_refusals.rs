@@ -21,6 +21,8 @@ fn main() -> ExitCode {
             a_target_that_is_not_empty_is_refused_and_left_alone,
             an_orphaned_prepared_transaction_is_named_before_the_copy,
             a_paused_map_is_refused_by_name,
+            a_publication_must_send_all_of_the_omni_tables_and_nothing_else,
+            a_publication_does_not_change_under_a_task_and_slots_of_others_stay,
             one_of_two_orders_at_once_is_refused,
             a_task_can_be_stopped_in_every_state,
             an_orphan_that_holds_the_gate_is_named_and_does_not_stop_writers,
@@ -89,6 +91,97 @@ async fn a_paused_map_is_refused_by_name(cluster: &Cluster) -> anyhow::Result<()
         "the reason is {said:?}"
     );
     tasks::nothing_is_left(cluster, 1, Serves::Yes).await
+}
+
+/// The omni tables of this cluster, as CREATE PUBLICATION takes them.
+async fn omni_tables(node: &Client) -> anyhow::Result<Vec<String>> {
+    let sql = "SELECT format('%I.%I', schema_name, table_name) FROM pgdog.omnisharded_tables";
+    let rows = node.rows(sql).await?;
+    Ok(rows.iter().map(|row| row[0].clone()).collect())
+}
+
+async fn a_publication_must_send_all_of_the_omni_tables_and_nothing_else(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    calm(cluster).await?;
+    let node = cluster.primary(0).await?;
+    let all = omni_tables(&node).await?;
+    let others: Vec<&String> = all.iter().filter(|name| !name.contains("plans")).collect();
+    let others = others.iter().map(|name| name.as_str()).collect::<Vec<_>>();
+    ensure!(others.len() + 1 == all.len(), "{all:?}");
+    let (all, others) = (all.join(", "), others.join(", "));
+    for (what, says) in [
+        (format!("{others}, plans WHERE (code > '')"), "whole tables"),
+        (format!("{others}, plans (code)"), "whole tables"),
+        (others.clone(), "public.plans"),
+        (format!("{all}, orders"), "public.orders"),
+        (format!("{all} WITH (publish = 'insert')"), "leaves out"),
+    ] {
+        node.batch_execute(&format!("CREATE PUBLICATION theirs FOR TABLE {what}"))
+            .await
+            .with_context(|| what.clone())?;
+        let admin = cluster.admin(0).await?;
+        let order = "ADD SHARD app 2 AUTO PUBLICATION theirs";
+        let said = match admin.rows(order).await {
+            Err(error) => format!("{error:?}"),
+            Ok(_) => {
+                let task = tasks::latest(cluster).await?.context("no task")?;
+                let ended = tasks::wait_for_end(cluster, task.id, LIMIT).await?;
+                ensure!(ended.status == "aborted", "{what}: {ended:?}");
+                ended.error.unwrap_or_default()
+            }
+        };
+        node.batch_execute("DROP PUBLICATION theirs").await?;
+        ensure!(said.contains(says), "{what}: the reason is {said:?}");
+    }
+    tasks::nothing_is_left(cluster, 1, Serves::Yes).await
+}
+
+/// What leaves a publication is copied no further, and the walsender says nothing.
+async fn a_publication_does_not_change_under_a_task_and_slots_of_others_stay(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    calm(cluster).await?;
+    let node = cluster.primary(0).await?;
+    let all = omni_tables(&node).await?.join(", ");
+    node.batch_execute(&format!("CREATE PUBLICATION mine FOR TABLE {all}"))
+        .await?;
+    // As the copy of a table for a subscription of somebody else on the new shard's server has it.
+    let sysid = "SELECT system_identifier FROM pg_control_system()";
+    let sysid = cluster.primary(2).await?.value(sysid).await?;
+    let slot = format!("pg_99999_sync_16384_{sysid}");
+    node.batch_execute(&format!(
+        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"
+    ))
+    .await?;
+    let task = tasks::order(cluster, "ADD SHARD app 2 PUBLICATION mine").await?;
+    tasks::wait_for(cluster, task.id, "awaiting cutover", LIMIT).await?;
+    for change in [
+        "ALTER PUBLICATION mine DROP TABLE plans".to_owned(),
+        format!(
+            "ALTER PUBLICATION pgdog_{} DROP TABLE pgdog.marker",
+            task.id
+        ),
+        "ALTER PUBLICATION mine SET (publish = 'insert')".to_owned(),
+        "DROP PUBLICATION mine".to_owned(),
+        "ALTER PUBLICATION mine RENAME TO yours".to_owned(),
+    ] {
+        let error = node.batch_execute(&change).await.err();
+        let error = error.with_context(|| format!("accepted: {change}"))?;
+        ensure!(
+            format!("{error:?}").contains("55000"),
+            "{change}: {error:?}"
+        );
+    }
+    stop(cluster, task.id).await?;
+    let left = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}'");
+    let left = node.value(&left).await?;
+    ensure!(left == "1", "the slot of somebody else is gone");
+    node.batch_execute(&format!(
+        "SELECT pg_drop_replication_slot('{slot}'); DROP PUBLICATION mine"
+    ))
+    .await?;
+    tasks::nothing_is_left(cluster, 2, Serves::No).await
 }
 
 async fn one_of_two_orders_at_once_is_refused(cluster: &Cluster) -> anyhow::Result<()> {

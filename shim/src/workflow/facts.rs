@@ -9,13 +9,24 @@ use super::compare::{self, TableHash};
 use super::error::WorkflowError;
 use super::facts_sql::{
     ALWAYS_TRIGGERS, CONTENTS, FOREIGN_KEYS_OUT, HASH_ROUTED, IDENTITY, MISSING_TABLES, NODE,
-    OLDEST_TRANSACTION, PAUSED_MAPS, PREPARED, SETTINGS, TABLES,
+    OLDEST_TRANSACTION, PAUSED_MAPS, PREPARED, PUBLISHED, SETTINGS, TABLES,
 };
 use super::node::Node;
 use super::site::Site;
 
 /// Transactions younger than this are in flight: they end by themselves.
 const SLOT_PATIENCE_S: f64 = 10.0;
+
+/// What an operator's publication sends, as `schema.table`.
+#[derive(Debug, Clone)]
+pub struct Published {
+    /// Tables of which it sends every row and column.
+    pub whole: BTreeSet<String>,
+    /// Tables that have a row filter or a list of columns.
+    pub in_part: BTreeSet<String>,
+    /// It sends inserts, updates, deletes and truncates.
+    pub every_change: bool,
+}
 
 /// All facts about one planned growth.
 #[derive(Debug, Clone)]
@@ -48,8 +59,8 @@ pub struct Facts {
     pub prepared: Vec<(String, String, f64)>,
     /// Oldest running transaction with an xid on shard 0's server: who, age in seconds.
     pub oldest_transaction: Option<(String, f64)>,
-    /// Tables of the operator's publication, when one is named; `None` inside: no such publication.
-    pub publication: Option<(String, Option<BTreeSet<String>>)>,
+    /// The operator's publication, when one is named; `None` inside: no such publication.
+    pub publication: Option<(String, Option<Published>)>,
     /// Shims that are alive and do not reach the new shard.
     pub blind_instances: Vec<String>,
     /// Live shims, when their configurations declare different things.
@@ -358,19 +369,29 @@ pub async fn slot_blockers(lead: &Node) -> Result<Option<String>, WorkflowError>
     Ok((!blockers.is_empty()).then(|| format!("the copy waits for {}", blockers.join(", "))))
 }
 
-async fn publication(lead: &Node, name: &str) -> Result<Option<BTreeSet<String>>, WorkflowError> {
-    const EXISTS: &str = "SELECT 1 FROM pg_publication WHERE pubname = $1";
-    if lead
-        .rows("looking for the publication", EXISTS, &[&name])
-        .await?
-        .is_empty()
-    {
+async fn publication(lead: &Node, name: &str) -> Result<Option<Published>, WorkflowError> {
+    const EXISTS: &str = "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate \
+         FROM pg_publication WHERE pubname = $1";
+    let doing = "looking for the publication";
+    let rows = lead.rows(doing, EXISTS, &[&name]).await?;
+    let Some(row) = rows.first() else {
         return Ok(None);
-    }
-    const SQL: &str = "SELECT schemaname || '.' || tablename FROM pg_publication_tables \
-         WHERE pubname = $1";
-    let rows = lead.rows("reading the publication", SQL, &[&name]).await?;
-    Ok(Some(rows.iter().map(|row| row.get(0)).collect()))
+    };
+    let every_change = row.get(0);
+    let rows = lead
+        .rows("reading the publication", PUBLISHED, &[&name])
+        .await?;
+    let named = |whole: bool| {
+        let rows = rows
+            .iter()
+            .filter(move |row| row.get::<_, bool>(1) == whole);
+        rows.map(|row| row.get(0)).collect()
+    };
+    Ok(Some(Published {
+        whole: named(true),
+        in_part: named(false),
+        every_change,
+    }))
 }
 
 async fn names(node: &Node, doing: &'static str, sql: &str) -> Result<Vec<String>, WorkflowError> {

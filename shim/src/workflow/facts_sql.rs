@@ -158,3 +158,17 @@ SELECT format('pid %s of %s in %s', pid, usename, datname),
 FROM pg_stat_activity
 WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 ORDER BY xact_start LIMIT 1";
+
+// The filter of a partitioned table counts for its leaves.
+/// Tables of a publication, and whether all of each is published.
+pub const PUBLISHED: &str = "
+SELECT p.schemaname || '.' || p.tablename,
+       NOT EXISTS (
+           SELECT FROM pg_publication_rel r JOIN pg_publication b ON b.oid = r.prpubid
+           WHERE b.pubname = p.pubname AND (r.prqual IS NOT NULL OR r.prattrs IS NOT NULL)
+             AND (r.prrelid = c.oid
+                  OR r.prrelid IN (SELECT * FROM pg_partition_ancestors(c.oid))))
+FROM pg_publication_tables p
+JOIN pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = $1";

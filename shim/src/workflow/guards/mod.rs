@@ -1,5 +1,7 @@
 //! What must be, before a shard is added. Pure: facts in, findings out; all of them, not the first.
 
+use std::collections::BTreeSet;
+
 use super::facts::Facts;
 
 /// One guard's answer.
@@ -274,13 +276,43 @@ fn publication(facts: &Facts) -> Vec<Finding> {
         .tables
         .iter()
         .map(|table| format!("{}.{}", table.schema, table.name));
-    let missing: Vec<String> = all.filter(|table| !published.contains(table)).collect();
-    vec![fail_unless(
-        missing.is_empty(),
-        "publication",
-        listed(&missing, "it holds every omni table"),
-        format!("ALTER PUBLICATION \"{name}\" ADD TABLE these"),
-    )]
+    let all: BTreeSet<String> = all.collect();
+    let sent: BTreeSet<String> = published.whole.union(&published.in_part).cloned().collect();
+    let names = |some: &mut dyn Iterator<Item = &String>| some.cloned().collect::<Vec<String>>();
+    let missing = names(&mut all.difference(&sent));
+    let foreign = names(&mut sent.difference(&all));
+    let in_part = names(&mut all.intersection(&published.in_part));
+    vec![
+        fail_unless(
+            missing.is_empty(),
+            "publication",
+            listed(&missing, "it holds every omni table"),
+            format!("ALTER PUBLICATION \"{name}\" ADD TABLE these"),
+        ),
+        fail_unless(
+            foreign.is_empty(),
+            "publication of omni tables",
+            listed(&foreign, "it holds no other tables"),
+            "their rows of shard 0 would be copied: name a publication without them".into(),
+        ),
+        fail_unless(
+            in_part.is_empty(),
+            "publication of whole tables",
+            listed(&in_part, "no omni table has a row filter or a column list"),
+            format!("ALTER PUBLICATION \"{name}\" SET TABLE without WHERE and columns"),
+        ),
+        fail_unless(
+            published.every_change,
+            "publication of every change",
+            match published.every_change {
+                true => "it publishes every kind of change".into(),
+                false => "it leaves out inserts, updates, deletes or truncates".into(),
+            },
+            format!(
+                "ALTER PUBLICATION \"{name}\" SET (publish = 'insert, update, delete, truncate')"
+            ),
+        ),
+    ]
 }
 
 fn tables(facts: &Facts) -> Vec<Finding> {

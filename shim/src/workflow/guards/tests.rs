@@ -1,4 +1,4 @@
-use super::super::facts::{NodeFacts, TableFacts};
+use super::super::facts::{NodeFacts, Published, TableFacts};
 use super::*;
 
 fn node(system_identifier: &str) -> NodeFacts {
@@ -46,6 +46,17 @@ fn good() -> Facts {
     }
 }
 
+/// A publication of all that there is, but for one thing.
+fn published(damage: fn(&mut Published)) -> Option<(String, Option<Published>)> {
+    let mut sound = Published {
+        whole: ["public.plans".to_owned()].into(),
+        in_part: [].into(),
+        every_change: true,
+    };
+    damage(&mut sound);
+    Some(("p".into(), Some(sound)))
+}
+
 fn failed(facts: &Facts) -> Vec<&'static str> {
     let findings = check(facts);
     let failed = findings.iter().filter(|f| f.verdict == Verdict::Fail);
@@ -87,7 +98,16 @@ fn every_guard_fails_on_its_own_fact() {
             f.differing_instances = vec!["a (a:1, 0.1.0+1)".into()]
         }),
         ("publication", |f| {
-            f.publication = Some(("p".into(), Some([].into())))
+            f.publication = published(|p| p.whole.clear())
+        }),
+        ("publication of omni tables", |f| {
+            f.publication = published(|p| _ = p.whole.insert("public.orders".into()));
+        }),
+        ("publication of whole tables", |f| {
+            f.publication = published(|p| p.in_part = std::mem::take(&mut p.whole));
+        }),
+        ("publication of every change", |f| {
+            f.publication = published(|p| p.every_change = false);
         }),
         ("stable placement", |f| {
             f.hash_routed = vec!["public.orders".into()]
