@@ -20,6 +20,8 @@ use catalog::{
     keys_of_a_domain_are_keys_of_its_type, r124_keys_are_equal_exactly_when_postgresql_says_so,
 };
 use changes::{
+    a_change_on_every_shard_is_whole_or_not_at_all, a_key_may_become_another_of_its_shard,
+    changes_without_a_key_are_made_on_every_shard,
     r094_a_refused_change_of_a_key_leaves_no_stale_route,
     r099_rows_of_several_keys_are_all_stored_or_none,
     r100_columns_are_found_in_the_order_of_the_table,
@@ -51,6 +53,9 @@ fn main() -> ExitCode {
             r100_columns_are_found_in_the_order_of_the_table,
             r101_a_change_of_a_key_is_refused_before_anything_is_changed,
             r102_a_key_may_be_set_to_what_it_is,
+            changes_without_a_key_are_made_on_every_shard,
+            a_change_on_every_shard_is_whole_or_not_at_all,
+            a_key_may_become_another_of_its_shard,
             r103_rows_of_a_query_are_on_their_own_shards_or_refused,
             r124_keys_are_equal_exactly_when_postgresql_says_so,
             functions_of_users_need_a_shard,

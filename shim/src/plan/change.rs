@@ -130,6 +130,7 @@ impl Facts {
         for item in &update.from_clause {
             self.read_item(item);
         }
+        self.changed = target..self.relations.len();
         self.filter(update.where_clause.as_deref());
         self.assignments(target, &update.target_list, false);
         self.finish_change(update.returning_clause.as_ref(), outer_ctes)
@@ -141,10 +142,11 @@ impl Facts {
             return Outputs::unknown();
         };
         let outer_ctes = self.with(delete.with_clause.as_ref());
-        self.written_target(table);
+        let target = self.written_target(table);
         for item in &delete.using_clause {
             self.read_item(item);
         }
+        self.changed = target..self.relations.len();
         self.filter(delete.where_clause.as_deref());
         self.finish_change(delete.returning_clause.as_ref(), outer_ctes)
     }

@@ -4,6 +4,8 @@
 //! not fulfil it could be absent without changing anything. Conditions of an outer join therefore
 //! bind only its nullable side, and conditions below OR or NOT bind nothing.
 
+use std::ops::Range;
+
 use pg_query::NodeEnum;
 use pg_query::protobuf::{
     AExpr, AExprKind, BoolExpr, BoolExprType, Node, NullTestType, SubLink, SubLinkType,
@@ -11,7 +13,7 @@ use pg_query::protobuf::{
 
 use super::scope::{Column, Outputs, Scopes};
 use super::value::{members, string, value};
-use super::{Functions, Levels, Place, Relation, Value};
+use super::{Change, Functions, Levels, Place, Relation, Value};
 
 /// Everything gathered while one statement is read.
 #[derive(Debug, Default)]
@@ -28,6 +30,9 @@ pub(super) struct Facts {
     pub(super) params: usize,
     pub(super) opaque: Option<&'static str>,
     pub(super) levels: Levels,
+    pub(super) change: Option<Change>,
+    /// The target of the last UPDATE or DELETE that was read, and what its FROM names.
+    pub(super) changed: Range<usize>,
     pub(super) scopes: Scopes,
     /// Names of CTEs in scope, innermost last.
     pub(super) ctes: Vec<(String, Outputs)>,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pg_query::protobuf::{LimitOption, SelectStmt, SetOperation};
 
+use super::Change;
 use super::facts::Facts;
 use super::scalar::{is_clock, is_drawn, is_mergeable, is_scalar};
 
@@ -164,6 +165,26 @@ impl Facts {
             from: start..start,
             plain: is_plain(select) && !limited,
             limited,
+        });
+    }
+
+    /// Reads an UPDATE or DELETE that is the statement itself: a level of its own.
+    pub(super) fn change(&mut self, shows: bool, read: impl FnOnce(&mut Self)) {
+        self.levels.open.push(self.levels.all.len());
+        self.levels.all.push(Level {
+            place: Place::Top,
+            plain: true,
+            ..Level::default()
+        });
+        read(self);
+        if let Some(level) = self.levels.innermost() {
+            level.from = self.changed.clone();
+        }
+        self.leave_level();
+        let target = self.changed.start;
+        self.change = Some(Change {
+            targets: target..target + 1,
+            shows,
         });
     }
 

@@ -75,6 +75,8 @@ pub struct Statement {
     pub temporary: Option<String>,
     /// The query levels in it.
     pub levels: Levels,
+    /// It is an UPDATE, DELETE or TRUNCATE, also below EXPLAIN.
+    pub change: Option<Change>,
     /// What it does to SQL-level prepared statements.
     pub prepared: Option<Prepared>,
     /// How the rows of a `COPY ... FROM STDIN` are written.
@@ -104,6 +106,15 @@ impl Statement {
             && self.prepared.is_none()
             && self.relations.iter().all(plain)
     }
+}
+
+/// An UPDATE, DELETE or TRUNCATE.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    /// What it changes: indexes into `Statement::relations`.
+    pub targets: Range<usize>,
+    /// It answers rows: RETURNING, or an EXPLAIN around it.
+    pub shows: bool,
 }
 
 /// SQL-level `PREPARE` and its relatives.

@@ -15,7 +15,7 @@ use super::facts::Facts;
 use super::hint::hints;
 use super::setting::{current_setting, read_only, server_timestamp, set, set_config, set_configs};
 use super::value::{string, value};
-use super::{CopyIn, Kind, Plan, PlanError, Prepared, Statement};
+use super::{Change, CopyIn, Kind, Plan, PlanError, Prepared, Statement};
 
 /// Reads the facts of a text. Nothing is resolved against a catalog.
 ///
@@ -157,6 +157,7 @@ fn statement(node: &NodeEnum) -> Statement {
         params: facts.params,
         functions: facts.functions,
         levels: facts.levels,
+        change: facts.change,
         opaque: facts.opaque,
         explained: extra.explained,
         temporary: extra.temporary,
@@ -183,11 +184,15 @@ fn kind(node: &NodeEnum, facts: &mut Facts, extra: &mut Extra) -> Kind {
             Kind::Write
         }
         NodeEnum::UpdateStmt(update) => {
-            facts.update(update);
+            facts.change(update.returning_clause.is_some(), |facts| {
+                facts.update(update);
+            });
             Kind::Write
         }
         NodeEnum::DeleteStmt(delete) => {
-            facts.delete(delete);
+            facts.change(delete.returning_clause.is_some(), |facts| {
+                facts.delete(delete);
+            });
             Kind::Write
         }
         NodeEnum::MergeStmt(merge) => {
@@ -206,6 +211,10 @@ fn kind(node: &NodeEnum, facts: &mut Facts, extra: &mut Extra) -> Kind {
             for table in truncate.relations.iter().filter_map(range_var) {
                 facts.relation(table, true);
             }
+            facts.change = Some(Change {
+                targets: 0..facts.relations.len(),
+                shows: false,
+            });
             Kind::Write
         }
         NodeEnum::DoStmt(block) => {
@@ -371,6 +380,9 @@ fn explain_kind(explain: &ExplainStmt, facts: &mut Facts, extra: &mut Extra) -> 
     let mut inner_extra = Extra::default();
     let inner = kind(query, facts, &mut inner_extra);
     extra.prepared = inner_extra.prepared;
+    if let Some(change) = &mut facts.change {
+        change.shows = true;
+    }
     if option(&explain.options, "analyze") {
         return if inner == Kind::Read {
             Kind::Read

@@ -270,7 +270,8 @@ impl Decision<'_> {
                 Ok(bound) => bound,
                 Err(fault) => return Outcome::Refused(fault),
             };
-            if let Err(outcome) = self.check_assigned(index, table) {
+            let only = named.as_ref().map(|(shard, _)| *shard);
+            if let Err(outcome) = self.check_assigned(index, table, (&bound, only)) {
                 return outcome;
             }
             if let Some((shard, _)) = &named {
@@ -300,7 +301,7 @@ impl Decision<'_> {
             (_, Some((shard, reason)), _) => ready(Target::Shard(shard), self.access, reason),
             (Some(outcome), None, _) => match self.scattered() {
                 Ok(()) => self.all(AllReason::Read, EVERY_SHARD),
-                Err(why) => why.unwrap_or(outcome),
+                Err(why) => why.unwrap_or_else(|| self.changed(outcome)),
             },
             (None, None, Some((shard, reason, _))) => {
                 ready(Target::Shard(shard), self.access, reason)
@@ -365,11 +366,17 @@ impl Decision<'_> {
         }
     }
 
-    /// An assigned key must be the one that the row has already.
-    fn check_assigned(&self, index: usize, table: usize) -> Result<(), Outcome> {
+    /// An assigned key must be the one that the row has already, or one of the shard where the
+    /// touched rows are.
+    fn check_assigned(
+        &mut self,
+        index: usize,
+        table: usize,
+        (bound, only): (&Bound, Option<ShardNumber>),
+    ) -> Result<(), Outcome> {
         let declared = self.binder.table(table);
-        let relation = &self.statement.relations[index];
-        for (column, value) in &relation.assigned {
+        let statement = self.statement;
+        for (column, value) in &statement.relations[index].assigned {
             if *column != declared.column {
                 continue;
             }
@@ -382,7 +389,22 @@ impl Decision<'_> {
                 return Err(refused());
             };
             let keys = self.binder.keys(index, table).map_err(Outcome::Refused)?;
-            if !keys.contains(assigned) {
+            if keys.contains(assigned) {
+                continue;
+            }
+            super::bind::fits(assigned, declared.max_length).map_err(Outcome::Refused)?;
+            let shard = self.binder.shard_of(assigned, table);
+            let shard = shard.map_err(Outcome::Refused)?;
+            let stays = match (only, bound) {
+                // Not all keys are looked up yet: it will be asked again.
+                _ if !self.binder.wanted.is_empty() => true,
+                (Some(only), _) => shard == Some(only),
+                (None, Bound::To { shards, .. }) => {
+                    shard.is_some_and(|shard| shards.len() == 1 && shards.contains(&shard))
+                }
+                (None, Bound::Unbound) => false,
+            };
+            if !stays {
                 return Err(refused());
             }
         }

@@ -1,6 +1,7 @@
 //! Where a statement goes, and why. Pure: plan + parameters + topology in, a route or a fault out.
 
 mod bind;
+mod changed;
 mod class;
 mod copied;
 mod decide;
@@ -113,6 +114,8 @@ pub enum AllReason {
     Placement,
     /// A read whose answer is made of the answers of all shards.
     Read,
+    /// Rows of sharded tables that are changed wherever they are.
+    Change,
     /// Rows that are copied into a sharded table, each to its own shard.
     Rows(Rows),
 }

@@ -226,5 +226,19 @@ pub(super) fn unmerged(why: impl Into<String>) -> Outcome {
     refused("this read of rows on several shards", why, ONE_SHARD)
 }
 
+/// A change of rows that shards cannot make each by itself.
+pub(super) fn unspread(why: impl Into<String>) -> Outcome {
+    refused("this change of rows on several shards", why, ONE_SHARD)
+}
+
+/// A change of rows on all shards that would have to answer rows, too.
+pub(super) fn shown_change() -> Outcome {
+    refused(
+        "rows of a change on several shards",
+        "RETURNING and EXPLAIN are answered by one shard only",
+        "Bind the sharding key to a value, or leave RETURNING out.",
+    )
+}
+
 const ONE_SHARD: &str =
     "Bind the sharding key of each table to a value, or join the tables on their keys.";

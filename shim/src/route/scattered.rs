@@ -21,13 +21,23 @@ impl Decision<'_> {
     pub(super) fn scattered(&self) -> Result<(), Option<Outcome>> {
         let statement = self.statement;
         let writes = statement.relations.iter().any(|relation| relation.written);
-        let levels = &statement.levels;
-        let Some(top) = levels.all.first() else {
+        let Some(top) = statement.levels.all.first() else {
             return Err(None);
         };
-        if statement.kind != Kind::Read || writes || statement.prepared.is_some() {
+        let reads = statement.kind == Kind::Read && !writes && statement.change.is_none();
+        if !reads || statement.prepared.is_some() {
             return Err(None);
         }
+        self.is_split(top)
+            .map_err(|why| Some(refuse::unmerged(why)))
+    }
+
+    /// Whether every shard finds its part of the rows by itself.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn is_split(&self, top: &Level) -> Result<(), String> {
+        let (statement, levels) = (self.statement, &self.statement.levels);
         let own = |class, _| !matches!(class, Class::Sharded(_) | Class::Omni(_));
         if let Some(own) = self.first(own) {
             let name = self.name(own);
@@ -82,7 +92,7 @@ impl Decision<'_> {
 
     /// A query inside of the statement: what it finds on one shard must be all that there is for
     /// the rows around it.
-    fn check_level(&self, level: &Level) -> Result<(), Option<Outcome>> {
+    fn check_level(&self, level: &Level) -> Result<(), String> {
         let mut sharded = self.sharded_in(&level.relations).peekable();
         if sharded.peek().is_none() {
             return match level.limited {
@@ -113,7 +123,7 @@ impl Decision<'_> {
     }
 
     /// All sharded relations must meet through their keys.
-    fn check_joined(&self) -> Result<(), Option<Outcome>> {
+    fn check_joined(&self) -> Result<(), String> {
         let all = 0..self.classes.len();
         let mut groups: Vec<BTreeSet<usize>> = Vec::new();
         for relation in self.sharded_in(&all) {
@@ -183,6 +193,6 @@ impl Decision<'_> {
     }
 }
 
-fn unmerged(why: impl Into<String>) -> Result<(), Option<Outcome>> {
-    Err(Some(refuse::unmerged(why)))
+fn unmerged(why: impl Into<String>) -> Result<(), String> {
+    Err(why.into())
 }

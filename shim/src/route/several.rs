@@ -60,6 +60,12 @@ fn merge(before: Route, next: Route) -> Option<Route> {
         (Target::Any, Target::Shard(shard)) | (Target::Shard(shard), Target::Any) => {
             Target::Shard(shard)
         }
+        (Target::All(AllReason::Change), Target::All(other))
+        | (Target::All(other), Target::All(AllReason::Change))
+            if other != AllReason::Change =>
+        {
+            return None;
+        }
         (one, other) if one == other => one,
         // Each is merged by itself.
         (Target::All(AllReason::Rows(_) | AllReason::Read), _)
@@ -85,14 +91,16 @@ fn merge(before: Route, next: Route) -> Option<Route> {
 
 /// The one whose precautions include the other's.
 fn stronger(one: AllReason, other: AllReason) -> AllReason {
-    match (one, other) {
-        (AllReason::Placement, _) | (_, AllReason::Placement) => AllReason::Placement,
-        (AllReason::OmniWrite, _) | (_, AllReason::OmniWrite) => AllReason::OmniWrite,
-        (AllReason::Ddl, _) | (_, AllReason::Ddl) => AllReason::Ddl,
-        // Never merged.
-        (AllReason::Rows(rows), AllReason::Rows(_) | AllReason::Read)
-        | (AllReason::Read, AllReason::Rows(rows)) => AllReason::Rows(rows),
-        (AllReason::Read, AllReason::Read) => AllReason::Read,
+    let rank = |reason| match reason {
+        AllReason::Placement => 3,
+        AllReason::OmniWrite => 2,
+        AllReason::Ddl => 1,
+        // Never merged with others.
+        AllReason::Read | AllReason::Change | AllReason::Rows(_) => 0,
+    };
+    match rank(one) >= rank(other) {
+        true => one,
+        false => other,
     }
 }
 

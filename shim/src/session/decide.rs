@@ -263,7 +263,7 @@ impl Session<'_> {
     pub(super) fn has_written_omni(&self) -> bool {
         self.participants
             .get(&ShardNumber(0))
-            .is_some_and(|first| first.entered && first.wrote)
+            .is_some_and(|first| first.wrote_omni)
     }
 
     /// A lookup on the transaction's own connection: it sees the rows that the transaction wrote,

@@ -214,6 +214,7 @@ impl Session<'_> {
                     return Err(Trouble::Lost(server_error(shard, &fields)));
                 }
                 participant.wrote = true;
+                participant.wrote_omni |= reason == AllReason::OmniWrite;
                 Ok(Part {
                     participant,
                     script,
@@ -260,7 +261,7 @@ impl Session<'_> {
                 (participant, ran)
             });
         let mut first_trouble = None;
-        for (mut participant, ran) in futures_util::future::join_all(runs).await {
+        for (mut participant, ran) in in_turn_or_at_once(reason, runs).await {
             let shard = participant.shard;
             match ran {
                 Ok((script, progress, entered)) => {
@@ -269,6 +270,7 @@ impl Session<'_> {
                         first_trouble.get_or_insert(trouble);
                     }
                     participant.wrote = true;
+                    participant.wrote_omni |= reason == AllReason::OmniWrite;
                     parts.push(Part {
                         participant,
                         script,
@@ -307,7 +309,9 @@ impl Session<'_> {
                 return Err(Trouble::Lost(fault));
             }
         };
-        if reason == AllReason::OmniWrite && !participant.entered {
+        // After ROLLBACK TO the gate may be left, though it was entered: a write to an omnisharded
+        // table enters it by itself then.
+        if reason == AllReason::Change || reason == AllReason::OmniWrite && !participant.entered {
             ahead.query(ENTER);
         }
         Ok((participant, ahead))
@@ -327,6 +331,22 @@ impl Session<'_> {
             }
         }
     }
+}
+
+/// What all have done. Changes of sharded rows lock other rows on every shard: if all lock those of
+/// one shard after the other, no two of them wait for each other where no server can see it.
+async fn in_turn_or_at_once<F: Future>(
+    reason: AllReason,
+    runs: impl Iterator<Item = F>,
+) -> Vec<F::Output> {
+    if reason != AllReason::Change {
+        return futures_util::future::join_all(runs).await;
+    }
+    let mut done = Vec::new();
+    for run in runs {
+        done.push(run.await);
+    }
+    done
 }
 
 /// Runs the statement on one shard, up to its end or to the point where it wants COPY data.

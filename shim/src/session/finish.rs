@@ -55,14 +55,19 @@ impl Session<'_> {
         held: &mut BytesMut,
     ) -> Result<(), Trouble> {
         if parts.iter().all(|part| part.progress == Progress::Done) {
-            return agree(parts);
+            return match reason {
+                AllReason::Change => add_up(parts, held),
+                _ => agree(parts),
+            };
         }
         let extended = matches!(asked, Asked::Extended(_));
         let spread = match reason {
             AllReason::Rows(rows) => self.placing(asked, (rows, topology), parts, held),
-            AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement | AllReason::Read => {
-                Ok(Spread::Everywhere(BytesMut::new()))
-            }
+            AllReason::OmniWrite
+            | AllReason::Ddl
+            | AllReason::Placement
+            | AllReason::Read
+            | AllReason::Change => Ok(Spread::Everywhere(BytesMut::new())),
         };
         let mut spread = match spread {
             Ok(spread) => spread,
@@ -109,9 +114,11 @@ impl Session<'_> {
                 count_together(parts, held);
                 Ok(())
             }
-            AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement | AllReason::Read => {
-                agree(parts)
-            }
+            AllReason::OmniWrite
+            | AllReason::Ddl
+            | AllReason::Placement
+            | AllReason::Read
+            | AllReason::Change => agree(parts),
         }
     }
 
@@ -314,6 +321,37 @@ fn count_together(parts: &[Part], held: &mut BytesMut) {
         }
     }
     *held = out;
+}
+
+/// One answer for the rows that all shards have changed: each statement's count is their sum.
+fn add_up(parts: &[Part], held: &mut BytesMut) -> Result<(), Trouble> {
+    let statements = parts.first().map_or(0, |part| part.script.tags.len());
+    if parts
+        .iter()
+        .any(|part| part.script.tags.len() != statements)
+    {
+        return agree(parts);
+    }
+    let mut out = BytesMut::with_capacity(held.len());
+    let mut nth = 0;
+    for (tag, body) in frame::frames(held).flatten() {
+        if tag != tag::COMMAND_COMPLETE {
+            frame::put(&mut out, tag, |out| out.extend_from_slice(body));
+            continue;
+        }
+        let mut tags = parts.iter().filter_map(|part| part.script.tags.get(nth));
+        let counts = tags.clone().map(|tag| answer::affected_rows(tag));
+        match (tags.next(), counts.sum::<Option<u64>>()) {
+            (Some(first), Some(total)) if first.starts_with(['U', 'D']) => {
+                let verb = first.split(' ').next().unwrap_or_default();
+                backend::command_complete(&format!("{verb} {total}"), &mut out);
+            }
+            _ => frame::put(&mut out, tag, |out| out.extend_from_slice(body)),
+        }
+        nth += 1;
+    }
+    *held = out;
+    Ok(())
 }
 
 /// All shards must have done the same.

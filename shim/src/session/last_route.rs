@@ -85,6 +85,7 @@ impl fmt::Display for LastRoute {
                     AllReason::Ddl => "Ddl",
                     AllReason::Placement => "Placement",
                     AllReason::Read => "Read",
+                    AllReason::Change => "Change",
                     AllReason::Rows(_) => "Rows",
                 },
             ),

@@ -54,6 +54,8 @@ pub struct Participant {
     pub begun: bool,
     /// It holds the gate of omni writes.
     pub entered: bool,
+    /// It has written omnisharded tables.
+    pub wrote_omni: bool,
     /// Something was, or may have been, written.
     pub wrote: bool,
 }
@@ -137,6 +139,7 @@ impl Session<'_> {
             place,
             begun: false,
             entered: false,
+            wrote_omni: false,
             wrote: false,
         })
     }
@@ -194,6 +197,7 @@ impl Session<'_> {
             self.values_are_mixed |= participant.begun && !participant.lease.sequences_are_own;
             participant.begun = false;
             participant.entered = false;
+            participant.wrote_omni = false;
             participant.wrote = false;
             self.pinned = Some(participant);
             return;

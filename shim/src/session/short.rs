@@ -67,6 +67,7 @@ impl Near {
             place: Place::Primary,
             begun: false,
             entered: false,
+            wrote_omni: false,
             wrote: false,
         }
     }

@@ -1,6 +1,7 @@
 //! Routes of statements over the tables of a small shop: `orders` and `lines` are sharded by
 //! `tenant_id`, `rates`, `tenants` and `stamps` are omnisharded, `notes` is undeclared.
 
+mod changed;
 mod changes;
 mod defaults;
 mod model;

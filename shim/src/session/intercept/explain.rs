@@ -145,6 +145,7 @@ impl Session<'_> {
             Target::All(AllReason::Ddl) if inner.kind == non_transactional => {
                 "one after the other".to_owned()
             }
+            Target::All(AllReason::Change) => "one after the other".to_owned(),
             Target::All(AllReason::OmniWrite | AllReason::Ddl | AllReason::Placement) => {
                 "shard 0 first".to_owned()
             }
