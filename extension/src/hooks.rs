@@ -4,18 +4,23 @@
 //! guard would lose its SQLSTATE (if pgrx doesn't know it) and its CONTEXT. Our own checks run in
 //! guarded functions before, or after, and these frames own nothing that needs dropping.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
-use std::sync::OnceLock;
+use std::ptr::null_mut;
 
 use pgrx::prelude::*;
 
+use crate::backend::Own;
 use crate::lists::{integers, pointers};
 use crate::{ddl, fence, glance, gucs, left, nesting, transaction, utility, wait};
 
-static NEXT_EXECUTOR: OnceLock<pg_sys::ExecutorStart_hook_type> = OnceLock::new();
-static NEXT_RUN: OnceLock<pg_sys::ExecutorRun_hook_type> = OnceLock::new();
-static NEXT_FINISH: OnceLock<pg_sys::ExecutorFinish_hook_type> = OnceLock::new();
-static NEXT_UTILITY: OnceLock<pg_sys::ProcessUtility_hook_type> = OnceLock::new();
+static NEXT_EXECUTOR: Own<Cell<pg_sys::ExecutorStart_hook_type>> = Own::new(Cell::new(None));
+static NEXT_RUN: Own<Cell<pg_sys::ExecutorRun_hook_type>> = Own::new(Cell::new(None));
+static NEXT_FINISH: Own<Cell<pg_sys::ExecutorFinish_hook_type>> = Own::new(Cell::new(None));
+static NEXT_UTILITY: Own<Cell<pg_sys::ProcessUtility_hook_type>> = Own::new(Cell::new(None));
+
+/// The statement that was begun last, if it passed at a glance: it writes no omnisharded table.
+static PASSED: Own<Cell<*mut pg_sys::PlannedStmt>> = Own::new(Cell::new(null_mut()));
 
 /// Postgres' own functions, declared here because pgrx's bindings are guarded, see above.
 mod standard {
@@ -65,13 +70,13 @@ mod standard {
 pub(crate) fn install() {
     // SAFETY: the postmaster runs _PG_init alone, before any other thread or process exists.
     unsafe {
-        NEXT_EXECUTOR.get_or_init(|| pg_sys::ExecutorStart_hook);
+        NEXT_EXECUTOR.set(pg_sys::ExecutorStart_hook);
         pg_sys::ExecutorStart_hook = Some(executor_start);
-        NEXT_RUN.get_or_init(|| pg_sys::ExecutorRun_hook);
+        NEXT_RUN.set(pg_sys::ExecutorRun_hook);
         pg_sys::ExecutorRun_hook = Some(executor_run);
-        NEXT_FINISH.get_or_init(|| pg_sys::ExecutorFinish_hook);
+        NEXT_FINISH.set(pg_sys::ExecutorFinish_hook);
         pg_sys::ExecutorFinish_hook = Some(executor_finish);
-        NEXT_UTILITY.get_or_init(|| pg_sys::ProcessUtility_hook);
+        NEXT_UTILITY.set(pg_sys::ProcessUtility_hook);
         pg_sys::ProcessUtility_hook = Some(process_utility);
     }
 }
@@ -80,13 +85,16 @@ unsafe extern "C-unwind" fn executor_start(query: *mut pg_sys::QueryDesc, flags:
     // SAFETY: Postgres passes a valid query; the next hook and the standard function take the
     // same arguments.
     unsafe {
+        let statement = (*query).plannedstmt;
         let runs = flags & pg_sys::EXEC_FLAG_EXPLAIN_ONLY as c_int == 0;
-        if runs && !glance::passes((*query).plannedstmt) {
+        let passes = runs && glance::passes(statement);
+        PASSED.set(if passes { statement } else { null_mut() });
+        if runs && !passes {
             before_executor(query);
         }
         match NEXT_EXECUTOR.get() {
-            Some(Some(next)) => next(query, flags),
-            Some(None) | None => standard::executor_start(query, flags),
+            Some(next) => next(query, flags),
+            None => standard::executor_start(query, flags),
         }
     }
 }
@@ -102,8 +110,8 @@ unsafe extern "C-unwind" fn executor_run(
     unsafe {
         let depth = enter_executor(query);
         match NEXT_RUN.get() {
-            Some(Some(next)) => next(query, direction, count, execute_once),
-            Some(None) | None => standard::executor_run(query, direction, count, execute_once),
+            Some(next) => next(query, direction, count, execute_once),
+            None => standard::executor_run(query, direction, count, execute_once),
         }
         nesting::leave(depth);
     }
@@ -119,8 +127,8 @@ unsafe extern "C-unwind" fn executor_run(
     unsafe {
         let depth = enter_executor(query);
         match NEXT_RUN.get() {
-            Some(Some(next)) => next(query, direction, count),
-            Some(None) | None => standard::executor_run(query, direction, count),
+            Some(next) => next(query, direction, count),
+            None => standard::executor_run(query, direction, count),
         }
         nesting::leave(depth);
     }
@@ -132,8 +140,8 @@ unsafe extern "C-unwind" fn executor_finish(query: *mut pg_sys::QueryDesc) {
     unsafe {
         let depth = enter_executor(query);
         match NEXT_FINISH.get() {
-            Some(Some(next)) => next(query),
-            Some(None) | None => standard::executor_finish(query),
+            Some(next) => next(query),
+            None => standard::executor_finish(query),
         }
         nesting::leave(depth);
     }
@@ -161,8 +169,8 @@ unsafe extern "C-unwind" fn process_utility(
             false => enter_utility(statement),
         };
         let chained = match NEXT_UTILITY.get() {
-            Some(Some(next)) => *next,
-            Some(None) | None => standard::process_utility,
+            Some(next) => next,
+            None => standard::process_utility,
         };
         chained(
             statement,
@@ -198,6 +206,9 @@ unsafe fn enter_executor(query: *mut pg_sys::QueryDesc) -> u32 {
     // SAFETY: the planned statement outlives the call.
     nesting::enter(|| unsafe {
         let statement = (*query).plannedstmt;
+        if PASSED.get() == statement {
+            return false;
+        }
         glance::writes_omni(statement).unwrap_or_else(|| executor_runs_everywhere(statement))
     })
 }

@@ -17,7 +17,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::sync::OnceLock;
 
 use pgrx::prelude::*;
 
@@ -37,7 +36,7 @@ const DEFINES: Marks = 16;
 
 const WORDS: [(Marks, &str); 3] = [(OBJECTS, "objects"), (LIBRARY, "library"), (SEED, "seed")];
 
-static NEXT_ACCESS: OnceLock<pg_sys::object_access_hook_type> = OnceLock::new();
+static NEXT_ACCESS: Own<Cell<pg_sys::object_access_hook_type>> = Own::new(Cell::new(None));
 
 static MARKS: Own<Cell<Marks>> = Own::new(Cell::new(0));
 
@@ -57,7 +56,7 @@ thread_local! {
 pub(crate) fn install() {
     // SAFETY: the postmaster runs _PG_init alone, before any other thread or process exists.
     unsafe {
-        NEXT_ACCESS.get_or_init(|| pg_sys::object_access_hook);
+        NEXT_ACCESS.set(pg_sys::object_access_hook);
         pg_sys::object_access_hook = Some(on_access);
     }
 }
@@ -78,7 +77,7 @@ unsafe extern "C-unwind" fn on_access(
             mark(marks);
         }
     }
-    if let Some(Some(next)) = NEXT_ACCESS.get() {
+    if let Some(next) = NEXT_ACCESS.get() {
         // SAFETY: the arguments are those that Postgres gave.
         unsafe { next(access, class, object, part, argument) };
     }

@@ -69,10 +69,13 @@ mod unguarded {
 ///
 /// # Safety
 /// Within a transaction; outside of a guard, errors of Postgres leave by a long jump.
-pub(crate) unsafe fn glance() -> Seen {
-    // SAFETY: by the caller's promise; delivers what other backends have sent.
-    unsafe { unguarded::accept_invalidation_messages() };
-    CACHED.get()
+pub(crate) unsafe fn glance() -> &'static Seen {
+    // SAFETY: by the caller's promise; delivers what other backends have sent. Nobody keeps the
+    // reference until more is delivered.
+    unsafe {
+        unguarded::accept_invalidation_messages();
+        &*CACHED.as_ptr()
+    }
 }
 
 /// The topology as of now; `None` if nothing is to be checked in this database.
