@@ -162,14 +162,24 @@ impl Lookups {
     ) -> Result<ShardNumber, Fault> {
         let until = Instant::now() + limit;
         let mut pause = PAUSE;
+        let mut differing = None;
+        // Time may be up while the last question is on its way: what was wrong is known by then.
+        let late = |differing: Option<ShardNumber>, fault: Fault| match differing {
+            Some(named) if Instant::now() >= until => disagree(topology, key, named),
+            _ => fault,
+        };
         loop {
             let named = self
                 .ask(topology, key, (ShardNumber(0), until), limit)
-                .await?;
+                .await
+                .map_err(|fault| late(differing, fault))?;
             if named == ShardNumber(0) {
                 return Ok(named);
             }
             let there = self.ask(topology, key, (named, until), limit).await;
+            if there.is_ok() {
+                differing = Some(named);
+            }
             match there {
                 Ok(there) if there == named => return Ok(named),
                 Ok(_) | Err(_) if Instant::now() + pause < until => {
@@ -177,7 +187,7 @@ impl Lookups {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Ok(_) => return Err(disagree(topology, key, named)),
-                Err(fault) => return Err(fault),
+                Err(fault) => return Err(late(differing, fault)),
             }
         }
     }
