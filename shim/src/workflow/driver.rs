@@ -34,7 +34,8 @@ const UNREACHABLE_AFTER: u32 = 10;
 pub struct Driver {
     cluster: Arc<Cluster>,
     shutdown: CancellationToken,
-    lead: Option<Node>,
+    /// Shard 0, and where it was when we logged in.
+    lead: Option<(Address, Node)>,
     unreachable: u32,
 }
 
@@ -64,12 +65,16 @@ impl Driver {
 
     async fn round(&mut self) -> Result<(), WorkflowError> {
         let site = Site::of(&self.cluster);
-        let lead = match self.lead.take().filter(|lead| !lead.is_closed()) {
-            Some(lead) => lead,
-            None => Node::connect(&site, site.first()?, None).await?,
+        let first = site.first()?;
+        // A primary that was replaced may still run, and knows nothing of what comes after.
+        let kept = self.lead.take();
+        let kept = kept.filter(|(address, lead)| address == first && !lead.is_closed());
+        let lead = match kept {
+            Some((_, lead)) => lead,
+            None => Node::connect(&site, first, None).await?,
         };
         let tasks = task::unfinished(&lead).await?;
-        self.lead = Some(lead);
+        self.lead = Some((first.clone(), lead));
         for task in tasks {
             let cluster = Arc::clone(&self.cluster);
             let flipped = move || {
@@ -81,7 +86,14 @@ impl Driver {
                     }
                 });
             };
-            match drive(&site, task, &self.shutdown, flipped).await {
+            let driven = tokio::select! {
+                driven = drive(&site, task, &self.shutdown, flipped) => driven,
+                () = a_primary_moves(&self.cluster, &site) => {
+                    tracing::warn!(task_id = %task, "a shard has another primary: looking anew");
+                    Ok(Outcome::Interrupted)
+                }
+            };
+            match driven {
                 Ok(Outcome::Busy | Outcome::Finished | Outcome::Interrupted) => {
                     self.unreachable = 0;
                 }
@@ -100,10 +112,32 @@ impl Driver {
     /// Puts the error on the task, where the operator looks.
     async fn note(&self, task: TaskId, error: &WorkflowError) {
         tracing::warn!(task_id = %task, %error, "step failed, will be repeated");
-        if let Some(lead) = &self.lead {
+        if let Some((_, lead)) = &self.lead {
             let columns = json!({ "error": error.to_string() });
             // If shard 0 is what failed, the log line above is all there can be.
             let _ = task::progress(lead, task, &columns).await;
+        }
+    }
+}
+
+/// Waits until one of the shards that serve in `site` has another primary. What is under way on the
+/// old one, which may still run, must not go on: it would copy and fence what nobody writes to.
+async fn a_primary_moves(cluster: &Cluster, site: &Site) {
+    let mut changes = cluster.changes();
+    loop {
+        changes.borrow_and_update();
+        let now = Site::of(cluster);
+        let same = site
+            .serving
+            .iter()
+            .zip(&now.serving)
+            .all(|(then, now)| then == now);
+        if !same {
+            return;
+        }
+        if changes.changed().await.is_err() {
+            // The cluster has ended, and its driver with it.
+            std::future::pending::<()>().await;
         }
     }
 }
