@@ -7,6 +7,7 @@
 
 use futures_util::future::join_all;
 use pgdog_core::ids::{ShardNumber, TaskId, TopologyVersion};
+use pgdog_core::workflow::State;
 
 use crate::nodes::Address;
 
@@ -42,10 +43,15 @@ pub enum Verdict {
     Decide(FlipGid),
     /// Roll these back where they are left.
     RollBack(Vec<(ShardNumber, FlipGid)>),
+    /// Commit this on the new shard, which has lost the decision in a failover, then look at
+    /// everything again.
+    Confirm(FlipGid),
+    /// The new shard has lost its part of what was decided: nobody may end the others' parts.
+    Lost,
 }
 
-/// The rule. `left` was read before `new`.
-pub fn judge(left: Vec<(ShardNumber, FlipGid)>, new: &NewShard) -> Verdict {
+/// The rule. `left` was read before `new`; `decided` is the attempt that is on record as committed.
+pub fn judge(left: Vec<(ShardNumber, FlipGid)>, new: &NewShard, decided: Option<i32>) -> Verdict {
     if let Some(version) = new.serving {
         return Verdict::Commit(
             left.into_iter()
@@ -53,9 +59,15 @@ pub fn judge(left: Vec<(ShardNumber, FlipGid)>, new: &NewShard) -> Verdict {
                 .collect(),
         );
     }
-    match new.prepared.first() {
-        Some(gid) => Verdict::Decide(*gid),
-        None => Verdict::RollBack(left),
+    let mut prepared = new.prepared.iter();
+    match decided {
+        Some(attempt) => {
+            let own = prepared.find(|gid| gid.attempt == attempt);
+            own.map_or(Verdict::Lost, |gid| Verdict::Confirm(*gid))
+        }
+        None => prepared
+            .next()
+            .map_or(Verdict::RollBack(left), |gid| Verdict::Decide(*gid)),
     }
 }
 
@@ -66,6 +78,8 @@ pub fn judge(left: Vec<(ShardNumber, FlipGid)>, new: &NewShard) -> Verdict {
 /// When the new shard does not answer (nobody may decide then), or an old one did not.
 pub async fn settle(work: &Work<'_>) -> Result<Settled, WorkflowError> {
     let task = work.task.id();
+    let is_decided = matches!(work.task.state()?, State::Activating | State::Cleaning);
+    let decided = is_decided.then(|| work.task.attempt());
     loop {
         let mut old = Vec::new();
         let mut missing = None;
@@ -84,7 +98,20 @@ pub async fn settle(work: &Work<'_>) -> Result<Settled, WorkflowError> {
             serving: serving_as(work.target, work.shard).await?,
             prepared: flips(work.target, task).await?,
         };
-        let settled = match judge(left, &new) {
+        let settled = match judge(left, &new, decided) {
+            Verdict::Confirm(gid) => {
+                tracing::warn!(task_id = %task, %gid, "committing the flip on the new shard again");
+                finish(work.target, gid, Ending::Commit).await?;
+                continue;
+            }
+            Verdict::Lost => {
+                let text = format!(
+                    "shard {} has lost in a failover that it serves: the flip is committed on other \
+                     shards, and it must be restored from a server that has it",
+                    work.shard
+                );
+                return Err(WorkflowError::Wrong(text));
+            }
             Verdict::Decide(gid) => {
                 tracing::info!(task_id = %task, %gid, "rolling back the flip on the new shard");
                 finish(work.target, gid, Ending::RollBack).await?;
@@ -204,30 +231,54 @@ mod tests {
     fn every_crash_point_has_its_verdict() {
         let (zero, one) = ((ShardNumber(0), gid(1)), (ShardNumber(1), gid(1)));
         // Before anything was prepared.
-        assert_eq!(judge(vec![], &new(None, &[])), Verdict::RollBack(vec![]));
+        assert_eq!(
+            judge(vec![], &new(None, &[]), None),
+            Verdict::RollBack(vec![])
+        );
         // Prepared on the new shard only, and on some or all of the others.
         for left in [vec![], vec![zero], vec![zero, one]] {
-            assert_eq!(judge(left, &new(None, &[gid(1)])), Verdict::Decide(gid(1)));
+            assert_eq!(
+                judge(left, &new(None, &[gid(1)]), None),
+                Verdict::Decide(gid(1))
+            );
         }
         // Rolled back on the new shard, left elsewhere.
         assert_eq!(
-            judge(vec![zero], &new(None, &[])),
+            judge(vec![zero], &new(None, &[]), None),
             Verdict::RollBack(vec![zero])
         );
         // Committed on the new shard, left elsewhere.
         let left = vec![zero, one];
         assert_eq!(
-            judge(left.clone(), &new(Some(2), &[])),
+            judge(left.clone(), &new(Some(2), &[]), None),
             Verdict::Commit(left)
         );
         // Committed everywhere.
-        assert_eq!(judge(vec![], &new(Some(2), &[])), Verdict::Commit(vec![]));
+        assert_eq!(
+            judge(vec![], &new(Some(2), &[]), None),
+            Verdict::Commit(vec![])
+        );
     }
 
     #[test]
     fn a_decision_is_never_taken_from_an_old_shard() {
         // All votes are in, yet only the new shard's own row would say "commit".
         let left = vec![(ShardNumber(0), gid(2)), (ShardNumber(1), gid(2))];
-        assert_eq!(judge(left, &new(None, &[gid(2)])), Verdict::Decide(gid(2)));
+        assert_eq!(
+            judge(left, &new(None, &[gid(2)]), None),
+            Verdict::Decide(gid(2))
+        );
+    }
+
+    /// A standby of the new shard was promoted that lacks the COMMIT PREPARED, or the PREPARE too.
+    #[test]
+    fn what_is_on_record_as_decided_is_never_rolled_back() {
+        let left = vec![(ShardNumber(1), gid(2))];
+        let ask = |new: &NewShard| judge(left.clone(), new, Some(2));
+        assert_eq!(ask(&new(None, &[gid(2)])), Verdict::Confirm(gid(2)));
+        assert_eq!(ask(&new(None, &[gid(1), gid(2)])), Verdict::Confirm(gid(2)));
+        assert_eq!(ask(&new(None, &[gid(1)])), Verdict::Lost);
+        assert_eq!(ask(&new(None, &[])), Verdict::Lost);
+        assert_eq!(ask(&new(Some(2), &[])), Verdict::Commit(left.clone()));
     }
 }
