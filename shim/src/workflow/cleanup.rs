@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use pgdog_core::ids::{ShardNumber, TaskId};
-use pgdog_core::workflow::Event;
+use pgdog_core::workflow::{Event, State};
 use serde_json::{Value, json};
 use tokio_postgres::types::ToSql;
 
 use super::error::WorkflowError;
-use super::facts;
 use super::node::{Node, ident, literal};
 use super::recover::{self, Settled};
 use super::work::{Next, Work};
+use super::{facts, fence};
 
 /// *Activating*: every shard has committed the flip, or commits it now.
 ///
@@ -61,6 +61,9 @@ pub async fn clean(work: &Work<'_>) -> Result<Next, WorkflowError> {
 pub async fn undo(work: &Work<'_>) -> Result<Next, WorkflowError> {
     // A frozen coordinator's PREPARE may have come through since; nothing can be dropped under it.
     if has_extension(work.target).await? && recover::settle(work).await? == Settled::Committed {
+        if work.task.state()? == State::Fencing {
+            return fence::decided(work).await;
+        }
         let text = format!("shard {} serves already", work.shard);
         return Err(WorkflowError::Wrong(text));
     }
@@ -221,7 +224,11 @@ async fn empty_target(work: &Work<'_>) -> Result<(), WorkflowError> {
     session.batch("emptying the new shard", &sql).await
 }
 
-async fn has_extension(node: &Node) -> Result<bool, WorkflowError> {
+/// Whether this database has the extension.
+///
+/// # Errors
+/// When the node does not answer.
+pub async fn has_extension(node: &Node) -> Result<bool, WorkflowError> {
     const SQL: &str = "SELECT to_regclass('pgdog.topology') IS NOT NULL";
     Ok(node
         .one("looking for the extension", SQL, &[])

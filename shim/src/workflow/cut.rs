@@ -93,13 +93,11 @@ pub async fn within<T>(
 
 /// Ends the transactions that hold the gates.
 pub async fn release(gates: &[Node]) {
-    // A session that cannot roll back is gone, and its lock with it.
-    join_all(
-        gates
-            .iter()
-            .map(|gate| gate.batch("opening the gate", "ROLLBACK")),
-    )
-    .await;
+    // A session that cannot roll back is gone, and its lock with it. One that does not answer is of
+    // a frozen node: nobody waits for it, so that the others can be settled.
+    let doing = "opening the gate";
+    let release = |gate| within(ANSWER, doing, Node::batch(gate, doing, "ROLLBACK"));
+    join_all(gates.iter().map(release)).await;
 }
 
 /// A while that no two coordinators choose alike.

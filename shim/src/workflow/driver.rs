@@ -19,7 +19,7 @@ use super::node::Node;
 use super::site::Site;
 use super::task::{self, Task};
 use super::work::{Next, Work};
-use super::{cleanup, data, fence, lock, schema, validate};
+use super::{cleanup, data, fence, lock, recover, schema, validate};
 
 /// How often shard 0 is asked for tasks.
 const POLL: Duration = Duration::from_secs(1);
@@ -254,6 +254,9 @@ async fn steps(
 
 /// The work of one state.
 async fn step(work: &Work<'_>, state: State) -> Result<Next, WorkflowError> {
+    if let Some(event) = after_a_lost_decision(work, state).await? {
+        return Ok(Next::Advance(event, json!({ "recovered": true })));
+    }
     let undo = work.task.stopping || state == State::Lost;
     match state {
         // Only the new shard knows whether a flip was decided; that comes before any wish.
@@ -283,6 +286,28 @@ async fn step(work: &Work<'_>, state: State) -> Result<Next, WorkflowError> {
         State::Broken => data::repaired(work).await,
         State::Lost | State::Done | State::Aborted => Ok(Next::Wait(POLL)),
     }
+}
+
+/// The way on when the new shard serves although shard 0 says that it is still waited for: it was
+/// decided, and shard 0 has lost its record of that in a failover. Nothing can be undone then.
+async fn after_a_lost_decision(
+    work: &Work<'_>,
+    state: State,
+) -> Result<Option<Event>, WorkflowError> {
+    let event = match state {
+        State::Replicating => Event::CaughtUp,
+        State::AwaitingCutover => Event::CutoverRequested,
+        _ => return Ok(None),
+    };
+    let serves = cleanup::has_extension(work.target).await?
+        && recover::serving_as(work.target, work.shard)
+            .await?
+            .is_some();
+    if serves {
+        let task_id = work.task.id();
+        tracing::warn!(%task_id, "the new shard serves: shard 0 has lost that in a failover");
+    }
+    Ok(serves.then_some(event))
 }
 
 async fn advance(

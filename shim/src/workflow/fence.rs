@@ -44,8 +44,7 @@ pub struct Sessions {
 pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
     // Somebody may have died here before us.
     if recover::settle(work).await? == Settled::Committed {
-        task::advance(work.lead, work.task.id(), Event::FenceHeld, &Value::Null).await?;
-        return Ok(Next::Advance(Event::Decided, Value::Null));
+        return decided(work).await;
     }
     let (gates, new) = tokio::try_join!(work.old_shards(), work.another_target())?;
     let sessions = Sessions { gates, new };
@@ -77,6 +76,15 @@ pub async fn fence(work: &Work<'_>) -> Result<Next, WorkflowError> {
         task::progress(work.lead, work.task.id(), &json!({ "error": error })).await?;
         pause_at_random().await;
     }
+}
+
+/// *Fencing*, when the flip is committed already.
+///
+/// # Errors
+/// When shard 0 does not answer.
+pub async fn decided(work: &Work<'_>) -> Result<Next, WorkflowError> {
+    task::advance(work.lead, work.task.id(), Event::FenceHeld, &Value::Null).await?;
+    Ok(Next::Advance(Event::Decided, Value::Null))
 }
 
 fn not_had(blocked: &str) -> Next {
