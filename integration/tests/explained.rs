@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 }
 
 /// Where each goes.
-const TARGETS: [(&str, &str); 40] = [
+const TARGETS: [(&str, &str); 41] = [
     ("BEGIN", "pgdog"),
     ("COMMIT", "pgdog; no server"),
     ("ROLLBACK", "pgdog; no server"),
@@ -87,6 +87,10 @@ const TARGETS: [(&str, &str); 40] = [
         "all 2 shards, rows merged in their order",
     ),
     ("SELECT count(*) FROM orders", "all 2 shards, rows "),
+    (
+        "UPDATE orders SET qty = 1",
+        "all 2 shards, one after the other",
+    ),
     ("SELECT * FROM orders WHERE tenant_id = 12", "shard 1"),
     ("DELETE FROM orders WHERE tenant_id = 11", "shard 0"),
     ("INSERT INTO orders VALUES (12, 9, 9, 'x')", "shard 1"),
@@ -183,7 +187,7 @@ async fn what_would_be_refused_is_refused_in_the_same_words(
 ) -> anyhow::Result<()> {
     let client = cluster.connect().await?;
     for sql in [
-        "UPDATE orders SET qty = 1",
+        "INSERT INTO orders (id, qty) VALUES (1, 1)",
         "SELECT * FROM nowhere",
         "EXECUTE unknown",
         "COMMIT PREPARED 'x'",
