@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use pgdog_core::fault::Fault;
 use pgdog_core::ids::ShardNumber;
@@ -13,11 +12,10 @@ use super::control::Session;
 use super::coordinator::LOCK_KEY;
 use super::doubt::{self, Doubt, Unfinished};
 use super::gid::{GidName, SETTLED, database_part};
+use super::pace::Pace;
 use super::recovery::{Decider, Look, Upkeep, Verdict, verdict};
 use super::trouble;
 
-/// How often every shim looks.
-const PERIOD: Duration = Duration::from_secs(10);
 /// There is no such prepared transaction any more, or somebody is ending it right now.
 const GONE: [&str; 2] = ["42704", "55000"];
 
@@ -61,52 +59,61 @@ const MARK: &str = "SELECT pgdog.two_phase_record(g.gid) FROM unnest($1::text[])
   WHERE (SELECT t.shards FROM pgdog.topology t) = $2
     AND NOT EXISTS (SELECT FROM pgdog.two_phase_commits c WHERE c.gid = g.gid)";
 
-/// Looks now and then every ten seconds until the cluster stops.
+/// Looks now and then until the cluster stops.
 pub(super) async fn run(cluster: &Cluster) {
+    let mut pace = Pace::default();
     loop {
-        if let Err(fault) = once(cluster).await {
-            tracing::warn!(database = cluster.name(), error = %fault.message(),
-                "two-phase recovery did not finish");
-        }
+        let finished_some = match once(cluster).await {
+            Ok(finished) => finished > 0,
+            Err(fault) => {
+                tracing::warn!(database = cluster.name(), error = %fault.message(),
+                    "two-phase recovery did not finish");
+                false
+            }
+        };
         tokio::select! {
             () = cluster.stopped() => return,
-            () = tokio::time::sleep(PERIOD) => {}
+            () = tokio::time::sleep(pace.after(finished_some)) => {}
         }
     }
 }
 
-/// One round. What fails for one transaction does not keep the others waiting.
-pub(super) async fn once(cluster: &Cluster) -> Result<(), Fault> {
+/// One round; how many transactions it went about to finish. What fails for one of them does not
+/// keep the others waiting.
+async fn once(cluster: &Cluster) -> Result<usize, Fault> {
     let shards = cluster.topology().shards.len();
     if shards < 2 {
-        return Ok(());
+        return Ok(0);
     }
     let look = look(cluster).await;
     report(cluster, &look).await;
+    let mut finished = 0;
     for (name, others) in look.unfinished() {
         match settle(cluster, &look, &name, &others).await {
-            Ok(()) => {}
+            Ok(went_about) => finished += usize::from(went_about),
             Err(fault) => {
                 tracing::warn!(database = cluster.name(), gid = %name, error = %fault.message(),
                     "abandoned two-phase transaction not finished");
             }
         }
     }
-    tidy(cluster, &look, u16::try_from(shards).unwrap_or(u16::MAX)).await
+    tidy(cluster, &look, u16::try_from(shards).unwrap_or(u16::MAX)).await?;
+    Ok(finished)
 }
 
+/// Whether there was something to do about it.
 async fn settle(
     cluster: &Cluster,
     look: &Look,
     name: &GidName,
     others: &BTreeSet<ShardNumber>,
-) -> Result<(), Fault> {
+) -> Result<bool, Fault> {
     let mut decider = look.decider(name, true);
     if matches!(decider, Decider::Prepared { .. }) {
         decider = look.decider(name, coordinator_lives(cluster, name).await?);
     }
     match verdict(decider) {
-        Verdict::Leave => Ok(()),
+        Verdict::Leave => return Ok(false),
         Verdict::CommitRest => {
             let holds = |names: &BTreeSet<GidName>| names.contains(name);
             let decider = look.prepared.get(&name.decider).is_some_and(holds);
@@ -114,17 +121,18 @@ async fn settle(
                 .iter()
                 .copied()
                 .chain(decider.then_some(name.decider));
-            finish_all(cluster, "COMMIT", name, &all.collect()).await
+            finish_all(cluster, "COMMIT", name, &all.collect()).await?;
         }
-        Verdict::RollbackRest => finish_all(cluster, "ROLLBACK", name, others).await,
+        Verdict::RollbackRest => finish_all(cluster, "ROLLBACK", name, others).await?,
         Verdict::RollbackDeciderFirst => {
             match finish(cluster, "ROLLBACK", name, name.decider).await? {
-                Finished::ByUs => finish_all(cluster, "ROLLBACK", name, others).await,
+                Finished::ByUs => finish_all(cluster, "ROLLBACK", name, others).await?,
                 // Somebody else decided: the next round sees what.
-                Finished::ByAnother => Ok(()),
+                Finished::ByAnother => {}
             }
         }
     }
+    Ok(true)
 }
 
 /// The order of the statements is what makes the verdicts safe: see `recovery`.
