@@ -6,6 +6,7 @@
 mod catalog;
 mod changes;
 mod functions;
+mod listed;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ use changes::{
     r102_a_key_may_be_set_to_what_it_is, r103_rows_of_a_query_are_on_their_own_shards_or_refused,
 };
 use functions::{calls_by_number_need_a_shard, functions_are_looked_for_where_a_server_does};
+use listed::r089_keys_of_two_shards_are_both_answered_every_time;
 
 /// Types of parameters (pg_type).
 const INT8: u32 = 20;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Shape::shards(2),
         ("prepare", |cluster| Box::pin(prepare(cluster))),
         claims![
+            r089_keys_of_two_shards_are_both_answered_every_time,
             r090_a_key_is_found_in_any_spelling,
             r091_keys_at_the_borders_are_mapped_by_value,
             r092_names_are_folded_as_by_postgresql,

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
+use pgdog_integration::client::{describe, sqlstate};
 use pgdog_integration::faults::stop_server;
 use pgdog_integration::fixture::{create, full_size, plain};
 use pgdog_integration::wire::{Batch, Wire, rows, shape, value};
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
             a_path_that_a_role_has_lost_is_looked_at_no_more,
             a_role_for_the_transaction_commits_on_every_shard,
             r107_rows_are_counted_once_and_equal,
+            r108_a_value_is_computed_once_or_refused,
             r109_writers_in_opposite_order_leave_equal_shards,
             r110_own_changes_are_seen_and_nothing_is_doubled,
             r112_every_kind_of_write_leaves_equal_shards,
@@ -105,6 +107,53 @@ async fn r107_rows_are_counted_once_and_equal(cluster: &Cluster) -> anyhow::Resu
         "{codes:?}"
     );
     ensure!(equal(cluster).await?.len() == 2);
+    Ok(())
+}
+
+/// What each server would compute for itself is refused; what was asked first is equal.
+async fn r108_a_value_is_computed_once_or_refused(cluster: &Cluster) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    for sql in [
+        "CREATE TABLE stamped (id serial PRIMARY KEY, at timestamptz DEFAULT now(), \
+         mark uuid DEFAULT gen_random_uuid(), r float8 DEFAULT random(), note text)",
+        "SELECT pgdog.omni_table('stamped')",
+    ] {
+        client.batch_execute(sql).await.context(sql)?;
+    }
+    let mut refused = 0;
+    for n in 0..20 {
+        for sql in [
+            format!("INSERT INTO stamped (note) VALUES ('{n}')"),
+            format!("INSERT INTO stamped VALUES ({n}, now(), gen_random_uuid(), random(), 'x')"),
+            "INSERT INTO stamped (note) SELECT code FROM rates".to_owned(),
+        ] {
+            if let Err(error) = client.batch_execute(&sql).await {
+                ensure!(sqlstate(&error) == "0A000", "{sql}: {}", describe(&error));
+                refused += 1;
+            }
+        }
+        let id = client.value("SELECT nextval('stamped_id_seq')").await?;
+        let values = client
+            .rows("SELECT now(), gen_random_uuid(), random()")
+            .await?
+            .into_iter()
+            .next()
+            .context("no values")?;
+        let sql = format!(
+            "INSERT INTO stamped VALUES ({id}, '{}', '{}', {}, 'asked')",
+            values[0], values[1], values[2]
+        );
+        client.batch_execute(&sql).await.context(sql)?;
+    }
+    let all = "SELECT * FROM stamped ORDER BY id";
+    let first = cluster.primary(0).await?.rows(all).await?;
+    let second = cluster.primary(1).await?.rows(all).await?;
+    ensure!(first == second, "{first:?} and {second:?}");
+    ensure!(
+        first.len() + refused == 20 + 60,
+        "{} rows, {refused} refused",
+        first.len()
+    );
     Ok(())
 }
 
