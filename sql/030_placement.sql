@@ -433,6 +433,13 @@ $function$;
 COMMENT ON FUNCTION pgdog.shard_for(text, text) IS
     'shard on which pgdog would look for a key of a table; runs the look-up if the table has one';
 
+-- Called for whoever runs a function that writes: he need not read the map.
+CREATE FUNCTION pgdog.placed_here(relation oid, key text) RETURNS boolean
+LANGUAGE c STABLE PARALLEL RESTRICTED SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS 'MODULE_PATHNAME', 'placed_here_wrapper';
+COMMENT ON FUNCTION pgdog.placed_here(oid, text) IS
+    'whether a row that code writes belongs to this shard; an error if it does not';
+
 CREATE FUNCTION pgdog.placement_epoch() RETURNS bigint
 LANGUAGE c VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'placement_epoch_wrapper';
 COMMENT ON FUNCTION pgdog.placement_epoch() IS

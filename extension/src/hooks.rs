@@ -12,8 +12,9 @@ use pgrx::prelude::*;
 
 use crate::backend::Own;
 use crate::lists::{integers, pointers};
-use crate::{ddl, fence, glance, gucs, left, nesting, transaction, utility, wait};
+use crate::{ddl, fence, glance, guard, gucs, left, nesting, transaction, utility, wait};
 
+static NEXT_PLANNER: Own<Cell<pg_sys::planner_hook_type>> = Own::new(Cell::new(None));
 static NEXT_EXECUTOR: Own<Cell<pg_sys::ExecutorStart_hook_type>> = Own::new(Cell::new(None));
 static NEXT_RUN: Own<Cell<pg_sys::ExecutorRun_hook_type>> = Own::new(Cell::new(None));
 static NEXT_FINISH: Own<Cell<pg_sys::ExecutorFinish_hook_type>> = Own::new(Cell::new(None));
@@ -29,6 +30,14 @@ mod standard {
     use pgrx::pg_sys;
 
     unsafe extern "C-unwind" {
+        #[link_name = "standard_planner"]
+        pub(super) fn planner(
+            query: *mut pg_sys::Query,
+            text: *const c_char,
+            options: c_int,
+            parameters: pg_sys::ParamListInfo,
+        ) -> *mut pg_sys::PlannedStmt;
+
         #[link_name = "standard_ExecutorStart"]
         pub(super) fn executor_start(query: *mut pg_sys::QueryDesc, flags: c_int);
 
@@ -70,6 +79,8 @@ mod standard {
 pub(crate) fn install() {
     // SAFETY: the postmaster runs _PG_init alone, before any other thread or process exists.
     unsafe {
+        NEXT_PLANNER.set(pg_sys::planner_hook);
+        pg_sys::planner_hook = Some(planner);
         NEXT_EXECUTOR.set(pg_sys::ExecutorStart_hook);
         pg_sys::ExecutorStart_hook = Some(executor_start);
         NEXT_RUN.set(pg_sys::ExecutorRun_hook);
@@ -78,6 +89,25 @@ pub(crate) fn install() {
         pg_sys::ExecutorFinish_hook = Some(executor_finish);
         NEXT_UTILITY.set(pg_sys::ProcessUtility_hook);
         pg_sys::ProcessUtility_hook = Some(process_utility);
+    }
+}
+
+unsafe extern "C-unwind" fn planner(
+    query: *mut pg_sys::Query,
+    text: *const c_char,
+    options: c_int,
+    parameters: pg_sys::ParamListInfo,
+) -> *mut pg_sys::PlannedStmt {
+    // SAFETY: Postgres passes a valid query, which it does not use again, and takes a planned one.
+    unsafe {
+        let writes = (*query).commandType != pg_sys::CmdType::CMD_SELECT;
+        if (writes || (*query).hasModifyingCTE) && guard::is_of_code(query) {
+            guard::check_rows(query);
+        }
+        match NEXT_PLANNER.get() {
+            Some(next) => next(query, text, options, parameters),
+            None => standard::planner(query, text, options, parameters),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //!  │  ├ topology   the node's row, cached by the backend until it changes
 //!  │  ├ registry   which tables are sharded or omnisharded, cached likewise
 //!  │  └ transaction  the epoch at which this transaction entered the gate
+//!  ├ guard     rows that functions and triggers write are of this shard
 //!  ├ utility   which tables a utility statement writes
 //!  ├ ddl       the freeze of the schema while a task copies it
 //!  ├ left      what code leaves on its connection
@@ -25,6 +26,7 @@ mod commit_lsn;
 mod ddl;
 mod fence;
 mod glance;
+mod guard;
 mod gucs;
 mod hooks;
 mod incarnation;

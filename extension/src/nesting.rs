@@ -50,6 +50,12 @@ pub(crate) fn is_inner() -> bool {
     DEPTH.get() > 0 || is_deferred() || is_idle()
 }
 
+/// Whether a statement that is planned now is one of a function or trigger. Those of a client are
+/// planned while nothing is under way.
+pub(crate) fn is_nested() -> bool {
+    DEPTH.get() > 0 || is_deferred()
+}
+
 /// Whether what runs the inner statement that begins now runs on every shard.
 pub(crate) fn runs_everywhere() -> bool {
     if DEPTH.get() == 0 {

@@ -44,7 +44,7 @@ fn hash_shard(data_type: &str, key: &str, shards: i32) -> i32 {
     }
 }
 
-fn shard_of(schema: &str, table: &str, key: &str) -> Result<i32, Fault> {
+pub(crate) fn shard_of(schema: &str, table: &str, key: &str) -> Result<i32, Fault> {
     let Some(here) = topology::current() else {
         return Err(Fault::WrongState {
             what: format!("cannot place a key of {table}"),

@@ -186,6 +186,65 @@ fn rewritten(relation: pg_sys::Oid) -> u8 {
     found as u8
 }
 
+/// The declaration of a sharded table, or of the one that it is a partition of.
+#[derive(Debug, Clone)]
+pub(crate) struct Keyed {
+    pub(crate) schema: String,
+    pub(crate) table: String,
+    /// The sharding key.
+    pub(crate) column: String,
+}
+
+/// What places the rows of a relation, if keys do.
+pub(crate) fn keyed(relation: pg_sys::Oid) -> Option<Keyed> {
+    let seen = DECLARATIONS_CHANGED.get();
+    // Taken out as in `look`.
+    let declared = match DECLARED.take() {
+        Some((of, declared)) if of == seen => declared,
+        _ => read(),
+    };
+    let found = line_of(relation)
+        .into_iter()
+        .find_map(|member| keyed_alone(&declared, member));
+    DECLARED.set(Some((seen, declared)));
+    found
+}
+
+fn keyed_alone(declared: &Declared, relation: pg_sys::Oid) -> Option<Keyed> {
+    let name = name_of(relation)?;
+    let column = match declared.sharded.get(&name) {
+        Some((column, _)) => column.clone(),
+        None => {
+            let has_column = |(column, _): &&(CString, bool)| {
+                // SAFETY: look-up in the system cache by a C string that outlives it.
+                unsafe { pg_sys::get_attnum(relation, column.as_ptr()) > 0 }
+            };
+            let (column, _) = declared.columns.iter().find(has_column)?;
+            column.to_str().ok()?.to_owned()
+        }
+    };
+    let (schema, table) = name;
+    Some(Keyed {
+        schema,
+        table,
+        column,
+    })
+}
+
+/// A relation, and what it is a partition of, the topmost first.
+fn line_of(relation: pg_sys::Oid) -> Vec<pg_sys::Oid> {
+    let mut line = vec![relation];
+    // SAFETY: look-ups in the system caches; the list is read before anything can free it.
+    unsafe {
+        if pg_sys::get_rel_relispartition(relation) {
+            let ancestors =
+                pg_sys::ffi::pg_guard_ffi_boundary(|| get_partition_ancestors(relation));
+            line.extend(oids(ancestors).into_iter().rev());
+        }
+    }
+    line
+}
+
 /// What a declaration says about something that is to be renamed or moved.
 pub(crate) enum Named<'a> {
     /// The relation itself.
@@ -257,21 +316,10 @@ fn read() -> Declared {
 }
 
 fn resolve(declared: &Declared, relation: pg_sys::Oid) -> Class {
-    if let Some(class) = resolve_alone(declared, relation) {
-        return class;
-    }
-    // SAFETY: look-ups in the system caches; the list is read before anything can free it.
-    unsafe {
-        if !pg_sys::get_rel_relispartition(relation) {
-            return Class::Unlisted;
-        }
-        let ancestors = pg_sys::ffi::pg_guard_ffi_boundary(|| get_partition_ancestors(relation));
-        oids(ancestors)
-            .into_iter()
-            .rev()
-            .find_map(|ancestor| resolve_alone(declared, ancestor))
-            .unwrap_or(Class::Unlisted)
-    }
+    line_of(relation)
+        .into_iter()
+        .find_map(|member| resolve_alone(declared, member))
+        .unwrap_or(Class::Unlisted)
 }
 
 /// The class by the relation's own name: a declaration by name goes before one by column.

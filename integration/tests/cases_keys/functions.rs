@@ -104,3 +104,46 @@ pub async fn calls_by_number_need_a_shard(cluster: &Cluster) -> anyhow::Result<(
     done(&mut client, "RESET pgdog.shard").await?;
     done(&mut client, "DROP FUNCTION by_number()").await
 }
+
+/// A function that is sent to the wrong shard, and a trigger that thinks of another key.
+pub async fn rows_that_code_writes_are_of_its_shard(cluster: &Cluster) -> anyhow::Result<()> {
+    let mut client = Wire::connect(&cluster.login(0)).await?;
+    for sql in [
+        "CREATE FUNCTION place(tenant bigint, number bigint) RETURNS void LANGUAGE sql VOLATILE \
+         AS 'INSERT INTO orders VALUES (tenant, number, 1, ''placed'')'",
+        "CREATE FUNCTION copy_line() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         INSERT INTO orders VALUES (NEW.sku::bigint, NEW.id, 1, 'copied'); RETURN NULL; END $$",
+        "CREATE TRIGGER copies AFTER INSERT ON lines FOR EACH ROW EXECUTE FUNCTION copy_line()",
+        "/* pgdog_shard: 0 */ SELECT place(11, 7001)",
+        "/* pgdog_shard: 1 */ SELECT place(12, 7001)",
+        "INSERT INTO lines VALUES (11, 7002, '13')",
+    ] {
+        done(&mut client, sql).await.context(sql)?;
+    }
+    for sql in [
+        "/* pgdog_shard: 0 */ SELECT place(12, 7003)",
+        "/* pgdog_shard: 1 */ SELECT place(11, 7003)",
+        "INSERT INTO lines VALUES (11, 7003, '12')",
+        "INSERT INTO lines VALUES (12, 7003, '11')",
+    ] {
+        refused(&mut client, sql, "23514").await.context(sql)?;
+    }
+    for (shard, tenants) in [(0, "11,13"), (1, "12")] {
+        let node = cluster.primary(shard).await?;
+        let stored = node
+            .value(
+                "SELECT string_agg(tenant_id::text, ',' ORDER BY tenant_id) FROM orders \
+                 WHERE id BETWEEN 7001 AND 7003",
+            )
+            .await?;
+        ensure!(stored == tenants, "shard {shard}: {stored}");
+    }
+    for sql in [
+        "DROP TRIGGER copies ON lines",
+        "DELETE FROM lines WHERE id > 7000",
+        "DELETE FROM orders WHERE id BETWEEN 7001 AND 7003",
+    ] {
+        done(&mut client, sql).await.context(sql)?;
+    }
+    Ok(())
+}

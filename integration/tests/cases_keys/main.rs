@@ -29,7 +29,10 @@ use changes::{
     r101_a_change_of_a_key_is_refused_before_anything_is_changed,
     r102_a_key_may_be_set_to_what_it_is, r103_rows_of_a_query_are_on_their_own_shards_or_refused,
 };
-use functions::{calls_by_number_need_a_shard, functions_are_looked_for_where_a_server_does};
+use functions::{
+    calls_by_number_need_a_shard, functions_are_looked_for_where_a_server_does,
+    rows_that_code_writes_are_of_its_shard,
+};
 use listed::r089_keys_of_two_shards_are_both_answered_every_time;
 
 /// Types of parameters (pg_type).
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             functions_elsewhere_are_no_hindrance,
             functions_are_looked_for_where_a_server_does,
             calls_by_number_need_a_shard,
+            rows_that_code_writes_are_of_its_shard,
             keys_of_a_domain_are_keys_of_its_type,
             definitions_that_are_no_news_disturb_nobody,
             copied_rows_follow_a_table_that_changed,
