@@ -21,3 +21,13 @@ ROLLBACK;
 SET ROLE regress_other;
 SELECT * FROM pgdog.verify_omni();
 \echo :LAST_ERROR_SQLSTATE
+RESET ROLE;
+-- Whatever its columns are called, all of a row counts.
+BEGIN;
+CREATE TABLE odd (t int PRIMARY KEY, r int, rows int, hash text);
+SELECT pgdog.omni_table('odd');
+INSERT INTO odd VALUES (1, 2, 3, 'x');
+SELECT hash AS before FROM pgdog.verify_omni() WHERE table_name = 'public.odd' \gset
+UPDATE odd SET rows = 4;
+SELECT hash = :'before' AS same FROM pgdog.verify_omni() WHERE table_name = 'public.odd';
+ROLLBACK;
