@@ -19,7 +19,7 @@
 //! | `lookup` | placement by a query, cached |
 //! | `verifiers` | stored passwords of roles, for a second |
 //! | `gid`, `coordinator` | names of two-phase transactions, the lock that shows that we live |
-//! | `recovery`, `pace`, `sweep` | finishing abandoned two-phase transactions: rule, rhythm, hands |
+//! | `recovery`, `pace`, `sweep` | finishing abandoned two-phase commits: rule, rhythm, hands |
 //! | `parts` | one part of a two-phase transaction of our own |
 //! | `doubt` | two-phase transactions that are not finished, for operators |
 //! | `retire` | the end of a database: its clients leave first |

@@ -106,8 +106,8 @@ pub async fn settle(work: &Work<'_>) -> Result<Settled, WorkflowError> {
             }
             Verdict::Lost => {
                 let text = format!(
-                    "shard {} has lost in a failover that it serves: the flip is committed on other \
-                     shards, and it must be restored from a server that has it",
+                    "shard {} has lost in a failover that it serves: the flip is committed on \
+                     other shards, and it must be restored from a server that has it",
                     work.shard
                 );
                 return Err(WorkflowError::Wrong(text));
