@@ -59,11 +59,12 @@ BEGIN
          ORDER BY o.schema_name, o.table_name
     LOOP
         -- Row order differs between nodes: a sum of row hashes does not depend on it, and unlike
-        -- XOR it does not forget a row that is there twice. ROW(t.*) is the row, also where a column
-        -- is called t.
+        -- XOR it does not forget a row that is there twice. ROW(t.*) is the row, also where a
+        -- column is called t.
         table_name := target::text;
         EXECUTE format(
-            'SELECT count(*), coalesce(sum(hashtextextended(ROW(t.*)::text, 0)::numeric), 0)::text
+            'SELECT count(*),
+                    coalesce(sum(hashtextextended(ROW(t.*)::text, 0)::numeric), 0)::text
                FROM %s t', target) INTO rows, hash;
         RETURN NEXT;
     END LOOP;
