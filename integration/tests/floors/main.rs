@@ -5,12 +5,14 @@
 //! The claim that puts relays in front of the servers comes last.
 
 mod cost;
+mod frozen;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use cost::*;
+use frozen::a_frozen_replica_holds_no_read_up_for_long;
 use pgdog_integration::client::{Client, sqlstate};
 use pgdog_integration::faults::{replay, while_paused};
 use pgdog_integration::{Cluster, Shape, claims, suite, wait_until};
@@ -34,6 +36,8 @@ fn main() -> ExitCode {
             malformed_floor_is_22023_and_leaves_the_old_value,
             writes_and_locking_reads_ignore_the_floor,
             session_reads_its_own_writes,
+            a_set_local_wish_for_the_token_counts_up_to_the_commit,
+            a_frozen_replica_holds_no_read_up_for_long,
             a_floor_that_is_passed_costs_no_message,
         ],
     )
@@ -58,6 +62,36 @@ async fn expect_replica(cluster: &Cluster, client: &Client) -> anyhow::Result<()
     ensure!(
         route.contains("replica") && route.contains(&replica),
         "last_route says {route}"
+    );
+    Ok(())
+}
+
+async fn a_set_local_wish_for_the_token_counts_up_to_the_commit(
+    cluster: &Cluster,
+) -> anyhow::Result<()> {
+    let client = cluster.connect().await?;
+    client
+        .batch_execute("SET pgdog.report_commit_lsn = off")
+        .await?;
+    client
+        .batch_execute("INSERT INTO notes VALUES (600, 'silent')")
+        .await?;
+    let before = client.pushed_token();
+    client
+        .batch_execute("BEGIN; SET LOCAL pgdog.report_commit_lsn = on")
+        .await?;
+    client
+        .batch_execute("INSERT INTO notes VALUES (601, 'told')")
+        .await?;
+    client.batch_execute("COMMIT").await?;
+    let pushed = client.pushed_token();
+    ensure!(pushed.is_some() && pushed != before, "pushed {pushed:?}");
+    client
+        .batch_execute("INSERT INTO notes VALUES (602, 'silent')")
+        .await?;
+    ensure!(
+        client.pushed_token() == pushed,
+        "the wish outlived its transaction"
     );
     Ok(())
 }

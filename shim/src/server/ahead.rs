@@ -13,9 +13,12 @@
 //!   batch: the statement is not run. It uses a statement and a portal of its own name, so that
 //!   the client's unnamed ones are not touched.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use pgdog_core::fault::Fault;
 use pgdog_core::lsn::{Lsn, Position};
+use tokio::time::timeout;
 
 use super::answer::Answer;
 use super::conn::Conn;
@@ -36,6 +39,10 @@ const GUARD_ANSWERS: [u8; 5] = [
     tag::COMMAND_COMPLETE,
 ];
 
+/// How much longer than a guard itself waits its answer may take: a server that is frozen answers
+/// nothing, and its connection looks as well as ever.
+const ANSWER: Duration = Duration::from_secs(1);
+
 const UNGUARDABLE: &str = "a guarded batch must end with its only Sync or Query";
 
 /// Statements to run before a client's batch.
@@ -49,6 +56,8 @@ pub struct Ahead {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guard {
     statements: Vec<String>,
+    /// How long it may take by its own words.
+    budget: Option<Duration>,
 }
 
 /// How a guard ended.
@@ -123,15 +132,21 @@ impl Guard {
         let timeline = timeline
             .map(|timeline| format!("@{timeline}"))
             .unwrap_or_default();
-        Self::statements(vec![
-            format!("SET pgdog.wait_lsn_timeout = {budget_ms}"),
-            format!("SET pgdog.wait_lsn = '{floor}{timeline}'"),
-        ])
+        Self {
+            statements: vec![
+                format!("SET pgdog.wait_lsn_timeout = {budget_ms}"),
+                format!("SET pgdog.wait_lsn = '{floor}{timeline}'"),
+            ],
+            budget: Some(Duration::from_millis(budget_ms)),
+        }
     }
 
     /// Any statements without parameters and without rows.
     pub fn statements(statements: Vec<String>) -> Self {
-        Self { statements }
+        Self {
+            statements,
+            budget: None,
+        }
     }
 }
 
@@ -172,8 +187,18 @@ impl Conn {
     /// nothing is to come.
     ///
     /// # Errors
-    /// When the connection is lost.
+    /// When the connection is lost, or a guard is not answered when its time is long over.
     pub async fn settle_ahead(&mut self, ahead: &Ahead) -> Result<Settled, Fault> {
+        let Some(budget) = ahead.guard.as_ref().and_then(|guard| guard.budget) else {
+            return self.read_ahead(ahead).await;
+        };
+        match timeout(budget + ANSWER, self.read_ahead(ahead)).await {
+            Ok(settled) => settled,
+            Err(_) => Err(self.lose("does not answer")),
+        }
+    }
+
+    async fn read_ahead(&mut self, ahead: &Ahead) -> Result<Settled, Fault> {
         let mut answers = Vec::with_capacity(ahead.queries.len());
         for _ in &ahead.queries {
             answers.push(self.answer().await?);

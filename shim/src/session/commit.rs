@@ -26,8 +26,10 @@ pub enum Ended {
 }
 
 impl Session<'_> {
-    /// Commits the open transaction; afterwards there is none.
-    pub(super) async fn commit_all(&mut self) -> Ended {
+    /// Commits the open transaction; afterwards there is none. Also whether its token is to be
+    /// pushed: a SET LOCAL counts up to its end.
+    pub(super) async fn commit_all(&mut self) -> (Ended, bool) {
+        let reports = self.params.own().report_commit_lsn;
         let written: Vec<_> = self
             .participants
             .values()
@@ -46,7 +48,7 @@ impl Session<'_> {
             } => self.commit_two_phase(decider, &others, &readers).await,
         };
         self.settle(&ended).await;
-        ended
+        (ended, reports)
     }
 
     /// Ends the implicit transaction of a message.
@@ -56,8 +58,8 @@ impl Session<'_> {
         }
         let simple_mark = self.message_mark;
         let fields = match self.commit_all().await {
-            Ended::Committed { commits } => return self.note_commits(&commits),
-            Ended::Failed(fields) => fields,
+            (Ended::Committed { commits }, reports) => return self.note_commits(&commits, reports),
+            (Ended::Failed(fields), _) => fields,
         };
         // Nobody must read of a success that was none.
         if self.client.holds(simple_mark) && self.simple_message {
@@ -106,6 +108,8 @@ impl Session<'_> {
             Ok(commits) => commits,
             Err(fields) => return Ended::Failed(fields),
         };
+        // Whatever comes of the rest.
+        self.raise_own_floor(&commits);
         let Some(participant) = self.participants.get_mut(&shard) else {
             return Ended::Committed { commits };
         };
@@ -165,6 +169,7 @@ impl Session<'_> {
                 Err(fault) => Err(ErrorFields::from(&fault)),
             };
             if let Err(mut fields) = told {
+                self.raise_own_floor(&self.commits_of(&shards[..nth]));
                 if nth > 0 {
                     tracing::error!(%shard, "transaction is committed on some shards only");
                     let done: Vec<_> = shards[..nth].iter().map(ToString::to_string).collect();

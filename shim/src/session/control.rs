@@ -134,12 +134,12 @@ impl Session<'_> {
         Local::default().write_head(asked, &mut self.client.out);
         let mark = self.client.mark();
         match self.commit_all().await {
-            Ended::Committed { commits } => {
+            (Ended::Committed { commits }, reports) => {
                 Local::tag("COMMIT").write_tail(asked, &mut self.client.out);
                 self.client.note_completion_at(mark);
-                self.note_commits(&commits);
+                self.note_commits(&commits, reports);
             }
-            Ended::Failed(fields) => {
+            (Ended::Failed(fields), _) => {
                 self.report(&fields);
                 return Ok(Flow::Failed { parsed: usize::MAX });
             }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use pgdog_core::ids::ShardNumber;
+use pgdog_core::lsn::{Lsn, Token};
 
 use super::batch::Portal;
 use super::client::Gone;
@@ -19,7 +20,7 @@ use super::words::{Stateful, stateful};
 use super::{Session, replay};
 use crate::observe::Counted;
 use crate::plan::{Kind, Statement};
-use crate::proto::ErrorFields;
+use crate::proto::{ErrorFields, backend};
 use crate::route::Route;
 use crate::server::{Applied, Lease};
 
@@ -45,8 +46,43 @@ impl Session<'_> {
     /// Notes the commit of a statement that was a transaction by itself.
     pub(super) fn note_commit_of(&mut self, participant: &Participant) {
         if let Some(lsn) = participant.lease.commit_lsn() {
-            self.note_commits(&[(participant.shard, lsn)]);
+            let reports = self.params.own().report_commit_lsn;
+            self.note_commits(&[(participant.shard, lsn)], reports);
         }
+    }
+
+    /// What is committed must be seen by this session, also where the client is told of an error.
+    pub(super) fn raise_own_floor(&mut self, commits: &[(ShardNumber, Lsn)]) {
+        for (shard, lsn) in commits {
+            let position = self.commit_position(*shard, *lsn);
+            self.own_floor.raise(*shard, position);
+        }
+    }
+
+    /// Notes positions of commits, raises the own floor and pushes the token if that is wanted.
+    pub(super) fn note_commits(&mut self, commits: &[(ShardNumber, Lsn)], reports: bool) {
+        if commits.is_empty() {
+            return;
+        }
+        let mut token = Token::default();
+        for (shard, lsn) in commits {
+            token
+                .parts
+                .insert(*shard, self.commit_position(*shard, *lsn));
+        }
+        self.raise_own_floor(commits);
+        if let ([(shard, lsn)], 1) = (commits, self.cluster.topology().shards.len()) {
+            token = Token {
+                bare: Some(self.commit_position(*shard, *lsn)),
+                ..Token::default()
+            };
+        }
+        if reports {
+            self.client.put_before_completion(|out| {
+                backend::parameter_status("pgdog.commit_lsn", &token.to_string(), out);
+            });
+        }
+        self.commit_token = token;
     }
 
     /// Remembers where a portal was opened.

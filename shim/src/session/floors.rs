@@ -1,13 +1,13 @@
 //! The floor of a read: what the client asks for, by token or by time, and what its own commits
 //! raise. And the primary's side of it: a server may take itself for the primary and not be it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pgdog_core::fault::{Fault, NodeError};
 use pgdog_core::floor::{self, Ask, Decision, Fallback, Lineage};
-use pgdog_core::ids::ShardNumber;
-use pgdog_core::lsn::{Lsn, Position, Token};
+use pgdog_core::ids::{ShardNumber, Timeline};
+use pgdog_core::lsn::{Lsn, Position};
 use pgdog_core::moment::Moment;
 
 use super::Session;
@@ -43,15 +43,33 @@ pub(super) enum Wanted {
 /// What the commits of a session raise.
 #[derive(Debug, Default)]
 pub(super) struct OwnFloor {
-    raised: Token,
+    /// The last commit on each timeline: a later timeline does not speak for an earlier one, of
+    /// which a failover may have lost the end.
+    raised: BTreeMap<ShardNumber, Vec<Position>>,
     /// Shards on which one of them has no known position: it was decided, and recovery carries it
     /// out. Positions of later ones do not cover it.
     pub unplaced: BTreeSet<ShardNumber>,
 }
 
 impl OwnFloor {
-    pub fn raise(&mut self, shard: ShardNumber, position: Position) {
-        self.raised.raise(shard, position);
+    pub fn raise(&mut self, shard: ShardNumber, (lsn, timeline): Position) {
+        let positions = self.raised.entry(shard).or_default();
+        match positions.iter_mut().find(|(_, of)| *of == timeline) {
+            Some((last, _)) => *last = lsn.max(*last),
+            None => positions.push((lsn, timeline)),
+        }
+    }
+
+    /// The floors of a shard. Those that a later one covers are forgotten.
+    fn at(&mut self, shard: ShardNumber, lineage: &Lineage) -> &[Position] {
+        let Some(positions) = self.raised.get_mut(&shard) else {
+            return &[];
+        };
+        if positions.len() > 1 && positions.iter().any(|(_, of)| *of == lineage.current) {
+            let survived = |lsn, of: &Timeline| lineage.fork(*of).is_some_and(|fork| lsn <= fork);
+            positions.retain(|(lsn, of)| !of.as_ref().is_some_and(|of| survived(*lsn, of)));
+        }
+        positions
     }
 
     pub fn is_empty(&self) -> bool {
@@ -245,11 +263,8 @@ impl Session<'_> {
         if own.read_your_writes && self.own_floor.unplaced.contains(&shard) {
             return Ok(Wanted::Primary);
         }
-        let raised = match own.read_your_writes {
-            true => self.own_floor.raised.at(shard),
-            false => None,
-        };
-        if own.min_lsn.is_empty() && raised.is_none() && own.min_commit_timestamp.is_none() {
+        let raises = own.read_your_writes && self.own_floor.raised.contains_key(&shard);
+        if own.min_lsn.is_empty() && !raises && own.min_commit_timestamp.is_none() {
             return Ok(Wanted::Anything);
         }
         let several = topology.shards.len() > 1;
@@ -265,7 +280,12 @@ impl Session<'_> {
                 known => known,
             },
         };
-        let floors = [asked, raised, stamped].into_iter().flatten();
+        let raised = match raises {
+            true => self.own_floor.at(shard, &lineage),
+            false => &[],
+        };
+        let floors = [asked, stamped].into_iter().flatten();
+        let floors = floors.chain(raised.iter().copied());
         let Some(position) = floor::strictest(floors, &lineage) else {
             return Ok(Wanted::Anything);
         };
@@ -288,9 +308,9 @@ impl Session<'_> {
             return None;
         }
         let own = self.params.own();
-        let named = beyond(&own.min_lsn, topology);
+        let named = beyond(own.min_lsn.parts.keys(), topology);
         let raised = match own.read_your_writes {
-            true => beyond(&self.own_floor.raised, topology),
+            true => beyond(self.own_floor.raised.keys(), topology),
             false => None,
         };
         let fault = self.unknown_shard(named.or(raised)?, topology);
@@ -385,9 +405,12 @@ impl Session<'_> {
     }
 }
 
-/// A shard that a token names, and of which a topology does not know.
-fn beyond(token: &Token, topology: &Topology) -> Option<ShardNumber> {
-    let mut shards = token.parts.keys().copied();
+/// One of these shards of which a topology does not know.
+fn beyond<'a>(
+    shards: impl Iterator<Item = &'a ShardNumber>,
+    topology: &Topology,
+) -> Option<ShardNumber> {
+    let mut shards = shards.copied();
     shards.find(|shard| usize::from(shard.0) >= topology.shards.len())
 }
 
@@ -397,4 +420,58 @@ fn reads_no_data(statement: &Statement) -> bool {
         statement.kind,
         Kind::Set { .. } | Kind::Reset(_) | Kind::Show(_) | Kind::Discard { .. } | Kind::Session
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use pgdog_core::floor::Fork;
+
+    use super::*;
+
+    /// A failover has lost what came after 90 on the first timeline.
+    fn lineage() -> Lineage {
+        Lineage {
+            current: Some(Timeline(2)),
+            forks: vec![Fork {
+                timeline: Timeline(1),
+                ended_at: Lsn(90),
+            }],
+        }
+    }
+
+    fn strictest(commits: &[(u64, Option<u32>)]) -> Option<Position> {
+        let (mut own, shard) = (OwnFloor::default(), ShardNumber(0));
+        for (lsn, timeline) in commits {
+            own.raise(shard, (Lsn(*lsn), timeline.map(Timeline)));
+        }
+        let lineage = lineage();
+        floor::strictest(own.at(shard, &lineage).iter().copied(), &lineage)
+    }
+
+    #[test]
+    fn a_commit_that_a_failover_lost_stays_asked_for_whatever_comes_later() {
+        let lost = Some((Lsn(100), Some(Timeline(1))));
+        assert_eq!(strictest(&[(100, Some(1)), (95, Some(2))]), lost);
+        assert_eq!(strictest(&[(100, Some(1)), (500, Some(2))]), lost);
+        assert_eq!(
+            strictest(&[(80, Some(1)), (100, Some(1)), (500, Some(2))]),
+            lost
+        );
+    }
+
+    #[test]
+    fn one_that_survived_is_covered_by_a_later_one() {
+        let later = Some((Lsn(95), Some(Timeline(2))));
+        assert_eq!(strictest(&[(80, Some(1)), (95, Some(2))]), later);
+        let mut own = OwnFloor::default();
+        own.raise(ShardNumber(0), (Lsn(80), Some(Timeline(1))));
+        own.raise(ShardNumber(0), (Lsn(95), Some(Timeline(2))));
+        assert_eq!(own.at(ShardNumber(0), &lineage()).len(), 1);
+    }
+
+    #[test]
+    fn a_commit_of_unknown_timeline_is_not_given_an_earlier_one() {
+        let bare = Some((Lsn(200), None));
+        assert_eq!(strictest(&[(80, Some(1)), (200, None)]), bare);
+    }
 }

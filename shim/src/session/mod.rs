@@ -97,7 +97,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use pgdog_core::ids::{Incarnation, ShardNumber, Timeline};
-use pgdog_core::lsn::{Lsn, Position, Token};
+use pgdog_core::lsn::{Position, Token};
 use pgdog_core::moment::Moment as CommitTime;
 
 use batch::{Batch, End, Names, names_statement, split};
@@ -459,31 +459,6 @@ impl<'a> Session<'a> {
             self.poison().await;
         }
         self.tx.fail();
-    }
-
-    /// Notes positions of commits, raises the own floor and pushes the token if that is wanted.
-    fn note_commits(&mut self, commits: &[(ShardNumber, Lsn)]) {
-        if commits.is_empty() {
-            return;
-        }
-        let mut token = Token::default();
-        for (shard, lsn) in commits {
-            let position = self.commit_position(*shard, *lsn);
-            self.own_floor.raise(*shard, position);
-            token.parts.insert(*shard, position);
-        }
-        if let ([(shard, lsn)], 1) = (commits, self.cluster.topology().shards.len()) {
-            token = Token {
-                bare: Some(self.commit_position(*shard, *lsn)),
-                ..Token::default()
-            };
-        }
-        if self.params.own().report_commit_lsn {
-            self.client.put_before_completion(|out| {
-                backend::parameter_status("pgdog.commit_lsn", &token.to_string(), out);
-            });
-        }
-        self.commit_token = token;
     }
 }
 

@@ -341,6 +341,7 @@ impl Session<'_> {
                 && position.role == Role::Replica
                 && !search.tried.contains(&position.address)
                 && !self.services.bans.is_banned(&position.address)
+                && !self.cluster.is_silent(&position.address)
                 && !self.cluster.lags(&nodes.primary, &position.address)
         });
         self.in_order(positions, |position| &position.address)

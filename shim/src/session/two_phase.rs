@@ -92,11 +92,15 @@ impl Session<'_> {
                 return Err(fields);
             }
         };
+        // Whatever comes of the rest.
+        self.raise_own_floor(&commits);
         let asked = Instant::now();
         commits.extend(self.decide_commit(&global).await?);
-        commits.extend(self.commit_others(&global, asked).await?);
         commits.extend(self.commits_of(&[decider]));
+        let finished = self.commit_others(&global, asked).await;
         commits.extend(self.commits_of(others));
+        self.raise_own_floor(&commits);
+        commits.extend(finished?);
         Ok(commits)
     }
 
