@@ -76,22 +76,23 @@ async fn a_set_local_wish_for_the_token_counts_up_to_the_commit(
     client
         .batch_execute("INSERT INTO notes VALUES (600, 'silent')")
         .await?;
-    let before = client.pushed_token();
+    ensure!(client.pushed_token().is_none(), "nobody has asked for it");
     client
         .batch_execute("BEGIN; SET LOCAL pgdog.report_commit_lsn = on")
         .await?;
     client
         .batch_execute("INSERT INTO notes VALUES (601, 'told')")
         .await?;
-    client.batch_execute("COMMIT").await?;
-    let pushed = client.pushed_token();
-    ensure!(pushed.is_some() && pushed != before, "pushed {pushed:?}");
+    let pushed = client.write_for_token("COMMIT").await?;
     client
         .batch_execute("INSERT INTO notes VALUES (602, 'silent')")
         .await?;
+    // What came before this answer has been seen.
+    client.batch_execute("SELECT 1").await?;
+    let last = client.pushed_token();
     ensure!(
-        client.pushed_token() == pushed,
-        "the wish outlived its transaction"
+        last == Some(pushed),
+        "the wish outlived its transaction: {last:?}"
     );
     Ok(())
 }
